@@ -1,0 +1,1 @@
+"""The pure authority core: what may a call do? (L1)"""

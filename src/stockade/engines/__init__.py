@@ -1,0 +1,1 @@
+"""What makes sandboxes (L4)."""

@@ -1,0 +1,1 @@
+"""Sandboxes by an OCI runtime on this host."""

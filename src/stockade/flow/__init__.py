@@ -1,0 +1,1 @@
+"""The order of things: pipeline, sandboxes, leases, sweeper (L5)."""

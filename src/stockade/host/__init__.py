@@ -1,0 +1,1 @@
+"""The kernel, one small file per interface (L3)."""

@@ -1,0 +1,104 @@
+"""A call as it passes through the pipeline: what was asked, and what it was allowed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from stockade.terms.grant import Grant
+from stockade.terms.plan import Kind
+
+
+class Effect:
+    """Authority levels of docs/design.md: read-only, reversible, inside the walls, outside."""
+
+    A0, A1, A2, A3 = "A0", "A1", "A2", "A3"
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """A verified chain and what it comes to. Only `decide` makes one; nothing runs without it.
+
+    `grant` is the last block's components: `verify` has checked that each block is no wider than
+    the one before, so the last one is the meet of the chain. `chain` are block ids, root first.
+    """
+
+    tenant: str
+    trajectory: str
+    chain: tuple[str, ...]
+    grant: Grant
+    lease_id: str | None
+    generation: int | None
+    not_after_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One thing a call needs: a right on an object ("read" on "/workspace/a"), from the tool's
+    target table. For file tools the object is checked again on the resolved path."""
+
+    right: str
+    object: str
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Bounds of one output stream. Kept text is `head_bytes` + `tail_bytes`; the artifact holds
+    up to `artifact_bytes` (half head, half tail); 0 keeps no artifact."""
+
+    head_bytes: int
+    tail_bytes: int
+    artifact_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecOperation:
+    """Start one program in a sandbox of `kind`.
+
+    `paths` are tried in order until one exists (execve(2) gives ENOENT, ENOTDIR or EACCES for the
+    others), so that the host never looks a name up in a tree that the sandbox can change.
+    """
+
+    kind: Kind
+    paths: tuple[bytes, ...]
+    argv: tuple[bytes, ...]
+    env: tuple[tuple[bytes, bytes], ...]
+    cwd: bytes
+    timeout_ms: int
+    capture: Capture
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOperation:
+    path: str
+    offset: int
+    limit: int
+    max_bytes: int
+    max_line_chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class EditOperation:
+    path: str
+    old: bytes
+    new: bytes
+    allow_multiple: bool
+    expected_version: str | None
+    max_diff_bytes: int
+
+
+Operation = ExecOperation | ViewOperation | EditOperation
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A checked request. `arguments` is the tool's own argument model, typed by the tool."""
+
+    request_id: str
+    lease_id: str
+    trajectory_id: str
+    turn: int | None
+    call_id: str | None
+    tool: str
+    arguments: Any  # stockade.tools: the closed argument model named by `tool`
+    coerced: tuple[str, ...]

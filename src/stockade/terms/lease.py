@@ -1,0 +1,47 @@
+"""A lease as the ledger keeps it: a trajectory's time-bounded hold on one workspace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from stockade.terms.grant import Grant
+
+
+class LeaseState(StrEnum):
+    """`creating` outlives its create only by a crash, and is removed then. `resetting` outlives its
+    reset by a crash or a failure, and is repeated. `dirty` is written before anything is removed:
+    what a crash or a failure leaves is removed again. None of them is ever handed out."""
+
+    CREATING = "creating"
+    READY = "ready"
+    RESETTING = "resetting"
+    DIRTY = "dirty"
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """Times are seconds since the epoch. `token` is the whole token of the lease, bound to
+    (id, generation); `chain` its block ids; `not_after_s` the ceiling of every renewal.
+    The lease's files belong to host uid and gid `uid_base`; its range is 65,536 long. A reset
+    raises `workspace_version`."""
+
+    id: str
+    tenant: str
+    trajectory: str
+    name: str
+    generation: int
+    state: LeaseState
+    source: str | None
+    excludes: tuple[str, ...]
+    image: str
+    env: tuple[tuple[str, str], ...]
+    uid_base: int
+    grant: Grant
+    token: str
+    chain: tuple[str, ...]
+    created_at_s: float
+    expires_at_s: float
+    not_after_s: float
+    workspace_version: int = 1

@@ -1,0 +1,100 @@
+"""What carrying out an operation gave, before it is shaped into a result. No text, no advice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from stockade.terms.fault import Fault
+
+
+class End(StrEnum):
+    """Why an execution ended."""
+
+    EXITED = "exited"
+    SIGNALED = "signaled"
+    DEADLINE = "deadline"
+    CANCELLED = "cancelled"
+    LEASE_EXPIRED = "lease_expired"
+    NOT_FOUND = "not_found"  # none of the paths could be executed; nothing ran
+    LOST = "lost"  # the sandbox died under the call
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """One stream as read: `head` and `tail` are adjacent or have `total - len` bytes between.
+
+    `artifact_path` names a host file below the state directory with the raw bytes, or None.
+    """
+
+    head: bytes
+    tail: bytes
+    total_bytes: int
+    artifact: CapturedArtifact | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedArtifact:
+    id: str
+    bytes: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExecOutcome:
+    """`value` is the exit code or the signal number. Counters are deltas of this call; None where
+    this host cannot measure them. `kill_confirmed_ms` is the time from deadline to confirmed death."""
+
+    end: End
+    value: int | None
+    stdout: Captured
+    stderr: Captured
+    wall_ms: int
+    cpu_ms: int | None = None
+    peak_memory_bytes: int | None = None
+    oom_kills: int = 0
+    pids_refused: int = 0
+    left_running: int = 0
+    kill_confirmed_ms: int | None = None
+    errno: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOutcome:
+    """`lines` are raw bytes with their line endings, at most the operation's bounds; `cut` are the
+    1-based numbers of lines that were longer than the bound. `path` is the resolved one.
+    `total_lines_at_least` says that `total_lines` is a lower bound: the file is too large to count."""
+
+    path: str
+    lines: tuple[bytes, ...]
+    first_line: int
+    total_lines: int
+    bytes: int
+    version: str
+    line_endings: str
+    final_newline: bool
+    bom: bool
+    cut: tuple[int, ...]
+    stopped_at_bytes: bool
+    total_lines_at_least: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EditOutcome:
+    path: str
+    replacements: int
+    old_version: str
+    new_version: str
+    diff: str
+    diff_truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RawOutcome:
+    """One of the operation's outcomes, or the fault that stopped it."""
+
+    outcome: ExecOutcome | ViewOutcome | EditOutcome | None
+    fault: Fault | None = None
+    started_at: float = 0.0
+    finished_at: float = 0.0
+    notes: tuple[str, ...] = field(default_factory=tuple)

@@ -1,0 +1,212 @@
+"""What the flow needs from the layers below it, as structural types.
+
+`flow` knows these and no implementation. Each has at least two: the real one and the fake of
+`stockade.testing`, which pass the same conformance suite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+from stockade.terms.call import EditOperation, ExecOperation, ViewOperation
+from stockade.terms.lease import LeaseRecord
+from stockade.terms.outcome import CapturedArtifact, EditOutcome, End, ExecOutcome, ViewOutcome
+from stockade.terms.plan import Limits, SandboxPlan
+from stockade.terms.result import EngineRef
+
+
+@dataclass(frozen=True, slots=True)
+class PathScope:
+    """Where file tools may go, as container path prefixes (from the permit)."""
+
+    read: tuple[str, ...]
+    write: tuple[str, ...]
+    deny: tuple[str, ...]
+
+
+class CancelSignal(Protocol):
+    """Set once from any thread; `fileno` becomes readable then, for poll(2)."""
+
+    def fileno(self) -> int: ...
+    def reason(self) -> End | None:
+        """CANCELLED or LEASE_EXPIRED once set, else None."""
+
+    def set(self, reason: End) -> None: ...
+    def close(self) -> None: ...
+
+
+class ArtifactSink(Protocol):
+    """Receives one stream's raw bytes while they are read. Writes never raise: a full disk makes
+    the artifact incomplete and the call goes on."""
+
+    def write(self, data: bytes | memoryview) -> None: ...
+    def finish(self) -> CapturedArtifact | None:
+        """The artifact, or None when nothing had to be kept (the text holds every byte)."""
+
+
+class ArtifactStore(Protocol):
+    def open(self, lease_id: str, name: str, keep_from: int, limit_bytes: int) -> ArtifactSink:
+        """A sink that keeps nothing until more than `keep_from` bytes came, then up to
+        `limit_bytes`: the first half and the last half of the stream."""
+
+    def read(self, lease_id: str, artifact_id: str, offset: int, length: int) -> bytes:
+        """Bytes from stream offset `offset`, at most `length`; empty at the end of the stream.
+        Inside the part that was not kept: Failure(not_found) whose details name its borders."""
+
+    def owner(self, artifact_id: str) -> str | None:
+        """The id of the lease that an artifact belongs to."""
+
+    def remove(self, lease_id: str) -> None: ...
+    def sweep(self, live: AbstractSet[str]) -> tuple[str, ...]:
+        """Like `Engine.sweep`."""
+
+
+# stream number (1 stdout, 2 stderr) and bytes as they are read; must not keep the view
+Tee = Callable[[int, memoryview], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecContext:
+    """What an execution is given beside its operation. `stdin` is a descriptor or None (empty).
+    `deadline` of the lease is watched by the flow through `cancel`."""
+
+    call_key: str
+    lease_id: str
+    cancel: CancelSignal
+    artifacts: ArtifactStore
+    tee: Tee | None = None
+    stdin: int | None = None
+
+
+class Sandbox(Protocol):
+    """A running container that carries out one plan for one lease. Thread-safe."""
+
+    @property
+    def digest(self) -> str: ...
+    def alive(self) -> bool: ...
+    def execute(self, operation: ExecOperation, context: ExecContext) -> ExecOutcome:
+        """Run to a verdict. Returns only when the program has ended and been drained, or its
+        whole tree is dead. Raises Failure(sandbox_unavailable) if nothing was started."""
+
+    def close(self) -> None:
+        """Kill everything and confirm it. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTree:
+    """The mounted tree of a lease: `root_fd` is a directory that holds `workspace` and `tmp`,
+    `path` the same directory in the mount namespace that the workspaces keep, and `disk_path` the
+    lease's size-limited file system there, for the writable layers of its sandboxes."""
+
+    lease_id: str
+    uid_base: int
+    root_fd: int
+    path: str
+    disk_path: str
+
+
+class Engine(Protocol):
+    def describe(self) -> EngineRef: ...
+    def check(self, plan: SandboxPlan) -> None:
+        """Raises Failure(unenforceable) when a part of the plan can't be enforced here."""
+
+    def create(self, tree: LeaseTree, plan: SandboxPlan, digest: str) -> Sandbox: ...
+    def release(self, lease_id: str) -> None:
+        """Remove what the lease's sandboxes shared. Every sandbox of it is closed."""
+
+    def sweep(self, live: AbstractSet[str]) -> tuple[str, ...]:
+        """Remove what belongs to this instance and to no live lease; what could not be removed
+        is returned by name and tried again by the next sweep. First list what is there, then ask
+        `live`, which looks at the moment it is asked: a lease is recorded before anything of it
+        is made, so what was found and is not live belongs to nobody, also while leases are made."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceSpec:
+    lease_id: str
+    uid_base: int
+    source: str | None
+    excludes: tuple[str, ...]
+    limits: Limits
+    tmp_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceReport:
+    """`skipped` are sockets, devices and FIFOs of the source, which are not copied."""
+
+    files: int
+    bytes: int
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One path that differs from the source: kind is added, modified, deleted or type_changed."""
+
+    path: bytes
+    kind: str
+
+
+class Files(Protocol):
+    """File tools on the host below an openat2 root. Authority is checked on the resolved path."""
+
+    def view(self, operation: ViewOperation, scope: PathScope) -> ViewOutcome: ...
+    def edit(self, operation: EditOperation, scope: PathScope) -> EditOutcome: ...
+    def read(self, path: str, scope: PathScope) -> tuple[int, Iterator[bytes]]:
+        """Size and content of a regular file. Raises Failure."""
+
+    def write(self, path: str, content: Iterator[bytes], scope: PathScope) -> str:
+        """Create or replace a whole file atomically; parents are made. Gives the new version."""
+
+
+class Workspace(Protocol):
+    """The attached workspace of one lease."""
+
+    @property
+    def tree(self) -> LeaseTree: ...
+    @property
+    def files(self) -> Files: ...
+    def changes(self) -> Sequence[Change]: ...
+    def patch(self, out: BinaryIO) -> tuple[int, tuple[str, ...]]:
+        """Write a git-applicable patch of the changes; gives bytes and what had to be left out."""
+
+    def export(self, target: str) -> tuple[int, tuple[str, ...]]:
+        """Apply the changes to host directory `target`, with the source's owner."""
+
+
+class Workspaces(Protocol):
+    def create(self, spec: WorkspaceSpec) -> SourceReport: ...
+    def attach(self, spec: WorkspaceSpec) -> Workspace:
+        """Mount, or give the one that is mounted. Idempotent, also after a restart."""
+
+    def reset(self, spec: WorkspaceSpec) -> Workspace:
+        """Drop everything written since create. No sandbox of the lease may be alive."""
+
+    def remove(self, lease_id: str) -> None: ...
+    def sweep(self, live: AbstractSet[str]) -> tuple[str, ...]: ...
+    def close(self) -> None: ...
+
+
+class Ledger(Protocol):
+    """Durable state. Every method is one transaction; raises Failure(storage_unavailable)."""
+
+    def add_lease(self, record: LeaseRecord) -> None: ...
+    def put_lease(self, record: LeaseRecord) -> None: ...
+    def lease(self, lease_id: str) -> LeaseRecord | None: ...
+    def find_lease(self, tenant: str, trajectory: str, name: str) -> LeaseRecord | None:
+        """The lease that is not released, if any."""
+
+    def leases(self, tenant: str | None = None) -> Sequence[LeaseRecord]:
+        """Every lease that is not released, oldest first."""
+
+    def next_uid_slot(self) -> int: ...
+    def close(self) -> None: ...
+
+
+Clock = Callable[[], float]  # seconds since the epoch

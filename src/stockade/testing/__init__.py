@@ -1,0 +1,1 @@
+"""Shipped test kit: fakes, manual clock, fault points, conformance suite."""
