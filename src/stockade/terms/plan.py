@@ -32,7 +32,8 @@ class TreeMount(Model):
 
 
 class TmpfsMount(Model):
-    """A private, sized, empty place. `mode` is octal permission bits."""
+    """A private, sized, empty place that belongs to the plan's uid and gid. `mode` is permission
+    bits. A tree below it (`/tmp/a` below a private `/tmp`) is mounted on top."""
 
     path: str
     size_bytes: int
@@ -52,6 +53,10 @@ class Limits(Model):
 
 
 class SandboxPlan(Model):
+    """`system_execute` are the executable subtrees of a system that is otherwise noexec; `masked`
+    and `readonly` are paths of /proc and /sys, where they exist; `seccomp` names the list and its
+    content (`SeccompPolicy.ref`). `decide.compile` sets every field."""
+
     version: Literal[1]
     kind: Kind
     profile: Profile
@@ -70,3 +75,6 @@ class SandboxPlan(Model):
     limits: Limits
     env: tuple[tuple[str, str], ...]
     hostname: str
+    system_execute: tuple[str, ...] = ()
+    masked: tuple[str, ...] = ()
+    readonly: tuple[str, ...] = ()

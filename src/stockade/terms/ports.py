@@ -99,13 +99,15 @@ class Sandbox(Protocol):
 class LeaseTree:
     """The mounted tree of a lease: `root_fd` is a directory that holds `workspace` and `tmp`,
     `path` the same directory in the mount namespace that the workspaces keep, and `disk_path` the
-    lease's size-limited file system there, for the writable layers of its sandboxes."""
+    lease's size-limited file system there, for the writable layers of its sandboxes. `limits` are
+    the lease's own: what all its sandboxes together may use."""
 
     lease_id: str
     uid_base: int
     root_fd: int
     path: str
     disk_path: str
+    limits: Limits
 
 
 class Engine(Protocol):

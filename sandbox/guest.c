@@ -1,0 +1,426 @@
+/*
+ * guest: pid 1 of a sandbox. Reaps, and starts commands when the host asks.
+ *
+ *     guest FD [--persist]
+ *
+ * FD is a listening AF_UNIX SOCK_SEQPACKET socket; the host connects to it from outside, where
+ * alone its path exists. Without --persist the first peer is the only one and its end is the
+ * guest's: the kernel then ends the pid namespace, hence everything in it. With --persist the next
+ * peer is awaited. wire.h has the messages.
+ *
+ * The host asks for spares ahead of time (PREFORK), each with a socket of its own. A spare is a
+ * forked child that says READY (so that the kernel tells the host its real pid) and waits, without
+ * running anything, for the one EXEC that makes it a command. The guest keeps a duplicate of that
+ * socket to report the end of the child, so all words of one call are on the call's socket.
+ *
+ * The guest holds no secret, decides nothing and opens nothing but /dev/null. What defends it from
+ * the commands, which may have its uid: no dumps (so no ptrace, pidfd_getfd or /proc/1/{mem,fd}),
+ * every signal blocked at its default (so the kernel drops what would kill pid 1), no heap, no
+ * wait for anybody, and nothing read from a command. Exit status: 0 the peer is gone, 1 a resource
+ * failed, 2 wrong use; a spare that never started a command exits with 125, or 127 after EXECFAIL.
+ */
+#define _GNU_SOURCE
+#include "wire.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+	CALLS_MAX = 1024,
+	SPARE_FD = 3, /* the call's socket in a spare: the lowest after stdio */
+	SPARE_UNUSED = 125,
+	SPARE_FAILED = 127,
+};
+
+static struct call {
+	pid_t pid; /* 0: the entry is free */
+	int sock;
+	uint64_t id;
+} calls[CALLS_MAX];
+
+/* Used by a spare alone. Pages that nothing touches cost nothing. */
+static char request[sizeof(struct wire_exec) + WIRE_INLINE_MAX];
+static char block[WIRE_BLOCK_MAX];
+static char *slots[WIRE_SLOTS];
+
+/* Never waits: a peer that doesn't read loses words, and the guest nothing. */
+static void say(int sock, const struct wire_report *report)
+{
+	while (send(sock, report, sizeof *report, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno == EINTR)
+		;
+}
+
+static void tell(int sock, uint32_t type, uint64_t id, int32_t value, uint32_t where)
+{
+	struct wire_report report = {
+		.magic = WIRE_MAGIC, .type = type, .id = id, .value = value, .where = where,
+	};
+
+	say(sock, &report);
+}
+
+/*
+ * Every disposition to `handler`, by the system call: libc keeps two signals to itself, and a
+ * launcher could have left those ignored. SIGKILL and SIGSTOP refuse, which is as it should be.
+ */
+static void set_dispositions(void (*handler)(int))
+{
+	struct {
+		void (*handler)(int);
+		unsigned long flags;
+		void (*restorer)(void);
+		uint64_t mask;
+	} action = { .handler = handler };
+
+	for (int sig = 1; sig <= 64; sig++)
+		syscall(SYS_rt_sigaction, sig, &action, NULL, sizeof action.mask);
+}
+
+/*
+ * Signals as a new program expects them. What was sent to a waiting spare (`kill -TERM -1` of an
+ * earlier command) is dropped first, by the one way there is: ignoring it.
+ */
+static void reset_signals(void)
+{
+	uint64_t pending = 0, none = 0;
+
+	if (syscall(SYS_rt_sigpending, &pending, sizeof pending) < 0 || pending != 0) {
+		set_dispositions(SIG_IGN);
+		set_dispositions(SIG_DFL);
+	}
+	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof none);
+}
+
+static _Noreturn void refuse(uint64_t id, int error, uint32_t where)
+{
+	tell(SPARE_FD, WIRE_EXECFAIL, id, error, where);
+	_exit(where == WIRE_AT_REQUEST ? SPARE_UNUSED : SPARE_FAILED);
+}
+
+/* The string block of a checked request: behind its header, or read from the memfd. */
+static char *load(const struct wire_exec *exec, const struct wire_fds *fds)
+{
+	struct stat about;
+	size_t have = 0;
+
+	if (!(exec->flags & WIRE_IN_MEMFD))
+		return request + sizeof *exec;
+	/* read, not mapped: a map of a file that shrinks ends in SIGBUS */
+	if (fstat(fds->fd[3], &about) < 0 || !S_ISREG(about.st_mode) ||
+	    (uint64_t)about.st_size != exec->length)
+		return NULL;
+	while (have < exec->length) {
+		ssize_t n = pread(fds->fd[3], block + have, exec->length - have, (off_t)have);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return NULL;
+		have += (size_t)n;
+	}
+	return block;
+}
+
+/*
+ * A directory that can't be named from the root is outside of it: a leaked directory descriptor
+ * reached through /proc/self/fd (CVE-2024-21626). The system call says "(unreachable)".
+ */
+static int enter(const char *cwd)
+{
+	static char name[4096];
+
+	if (chdir(cwd) < 0)
+		return errno;
+	if (syscall(SYS_getcwd, name, sizeof name) < 0)
+		return errno;
+	return name[0] == '/' ? 0 : ENOENT;
+}
+
+/* The first path that can be executed becomes the process. Gives why none could. */
+static int become(const struct wire_program *program)
+{
+	int error = ENOENT;
+
+	for (char **path = program->paths; *path; path++) {
+		execve(*path, program->argv, program->envp);
+		if (errno == EACCES)
+			error = EACCES;
+		else if (errno != ENOENT && errno != ENOTDIR)
+			return errno;
+	}
+	return error;
+}
+
+static _Noreturn void spare(int sock, uint64_t id)
+{
+	struct wire_fds fds;
+	struct wire_exec exec;
+	struct wire_program program;
+	char *strings;
+	int error;
+
+	/* Nothing of the guest or of another call stays open: not even a waiting spare may keep the
+	 * host from seeing the end of another call's socket. */
+	if ((sock != SPARE_FD && dup3(sock, SPARE_FD, O_CLOEXEC) < 0) ||
+	    close_range(SPARE_FD + 1, ~0U, 0) < 0)
+		_exit(SPARE_UNUSED);
+	setsid();
+	tell(SPARE_FD, WIRE_READY, id, getpid(), 0);
+
+	ssize_t size = wire_receive(SPARE_FD, request, sizeof request, 0, &fds);
+
+	if (size == 0)
+		_exit(SPARE_UNUSED);
+	error = size < 0 ? errno : wire_check_exec(request, (size_t)size, fds.count, &exec);
+	if (!error && exec.id != id)
+		error = EBADMSG;
+	if (error)
+		refuse(id, error, WIRE_AT_REQUEST);
+	strings = load(&exec, &fds);
+	error = strings ? wire_split(strings, &exec, slots, &program) : EBADMSG;
+	if (error)
+		refuse(id, error, WIRE_AT_REQUEST);
+
+	/* 0 to 3 are taken, so no source is overwritten before it is used. */
+	for (int i = 0; i < 3; i++)
+		if (dup2(fds.fd[i], i) < 0)
+			refuse(id, errno, WIRE_AT_DESCRIPTORS);
+	error = enter(program.cwd);
+	if (error)
+		refuse(id, error, WIRE_AT_CWD);
+	if (close_range(3, ~0U, CLOSE_RANGE_CLOEXEC) < 0)
+		refuse(id, errno, WIRE_AT_DESCRIPTORS);
+	reset_signals();
+	refuse(id, become(&program), WIRE_AT_EXEC);
+}
+
+/*
+ * The end of a call's child. A request that it never read is taken back first: from then on the
+ * host's send fails, so "unread" is exact, and it is evidence that nothing ran.
+ */
+static void report_exit(struct call *call, int status, const struct rusage *usage)
+{
+	struct wire_report report = {
+		.magic = WIRE_MAGIC,
+		.type = WIRE_EXIT,
+		.id = call->id,
+		.value = status,
+		.utime_us = (uint64_t)usage->ru_utime.tv_sec * 1000000 + (uint64_t)usage->ru_utime.tv_usec,
+		.stime_us = (uint64_t)usage->ru_stime.tv_sec * 1000000 + (uint64_t)usage->ru_stime.tv_usec,
+		.maxrss_kb = (uint64_t)usage->ru_maxrss,
+	};
+	char byte;
+
+	shutdown(call->sock, SHUT_RD);
+	while (recv(call->sock, &byte, sizeof byte, MSG_DONTWAIT) > 0)
+		report.where = WIRE_UNREAD;
+	say(call->sock, &report);
+	close(call->sock);
+	*call = (struct call){ 0 };
+}
+
+static void reap(void)
+{
+	for (;;) {
+		struct rusage usage;
+		int status;
+		pid_t pid = wait4(-1, &status, WNOHANG | __WALL, &usage);
+
+		if (pid <= 0)
+			return;
+		/* A child that calls PTRACE_TRACEME makes the guest its tracer, and then its stops come
+		 * here as well: they are no exit. */
+		if (!WIFEXITED(status) && !WIFSIGNALED(status))
+			continue;
+		for (struct call *call = calls; call < calls + CALLS_MAX; call++)
+			if (call->pid == pid)
+				report_exit(call, status, &usage);
+	}
+}
+
+/* 0, or why there is no spare; then `sock` is still the caller's. */
+static int prefork(int sock, uint64_t id)
+{
+	struct call *call = calls;
+
+	while (call < calls + CALLS_MAX && call->pid != 0)
+		call++;
+	if (call == calls + CALLS_MAX)
+		return EAGAIN;
+
+	pid_t pid = fork();
+
+	if (pid == 0)
+		spare(sock, id);
+	if (pid < 0)
+		return errno;
+	*call = (struct call){ .pid = pid, .sock = sock, .id = id };
+	return 0;
+}
+
+/* One message of the host. False when the peer is gone. */
+static bool serve(int control)
+{
+	char record[sizeof(struct wire_command) + 1]; /* one more: a longer record is no command */
+	struct wire_fds fds;
+	struct wire_command command = { 0 };
+	ssize_t size = wire_receive(control, record, sizeof record, MSG_DONTWAIT, &fds);
+	int error;
+
+	if (size == 0)
+		return false;
+	if (size < 0 && errno != EBADMSG)
+		return errno == EAGAIN;
+	error = size < 0 ? EBADMSG : wire_check_command(record, (size_t)size, fds.count, &command);
+	if (!error && command.type == WIRE_PING)
+		tell(control, WIRE_PONG, command.id, 0, 0);
+	if (!error && command.type == WIRE_PREFORK) {
+		error = prefork(fds.fd[0], command.id);
+		if (!error)
+			return true; /* the descriptor is the call's now */
+	}
+	/* the reason first: to the host, the end of the call's socket is the refusal */
+	if (error)
+		tell(control, WIRE_ERROR, command.id, error, 0);
+	wire_close(&fds);
+	return true;
+}
+
+static _Noreturn void fail(int status, const char *why)
+{
+	ssize_t ignored = write(2, why, strlen(why));
+
+	(void)ignored;
+	_exit(status);
+}
+
+/* The number of a listening sequenced-packet socket, else the end. */
+static int listener_of(const char *text)
+{
+	char *end;
+	long fd = strtol(text, &end, 10);
+	int type = 0, listening = 0;
+	socklen_t size = sizeof(int);
+
+	if (text[0] < '0' || text[0] > '9' || *end != 0 || fd < 3 || fd > 1 << 20)
+		fail(2, "guest: FD must be 3 or higher\n");
+	if (getsockopt((int)fd, SOL_SOCKET, SO_TYPE, &type, &size) < 0 || type != SOCK_SEQPACKET ||
+	    getsockopt((int)fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) < 0 || !listening)
+		fail(2, "guest: FD is no listening SOCK_SEQPACKET socket\n");
+	return (int)fd;
+}
+
+/* Nothing open but the listener at 3 and /dev/null at 0, 1 and 2 (the log of the launcher ends
+ * here). */
+static void settle_descriptors(int listener)
+{
+	if ((listener != 3 && dup3(listener, 3, O_CLOEXEC) < 0) || fcntl(3, F_SETFD, FD_CLOEXEC) < 0 ||
+	    close_range(4, ~0U, 0) < 0)
+		fail(1, "guest: can't move the listener\n");
+
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0)
+		fail(1, "guest: can't open /dev/null\n");
+	if (dup2(null, 2) < 0)
+		_exit(1);
+	if (null > 2)
+		close(null);
+}
+
+static int block_signals(void)
+{
+	uint64_t all = ~(uint64_t)0;
+	sigset_t children;
+
+	/* At the default, so that SIGCHLD left ignored by a launcher doesn't reap behind our back. */
+	set_dispositions(SIG_DFL);
+	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, NULL, sizeof all);
+	sigemptyset(&children);
+	sigaddset(&children, SIGCHLD);
+	return signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+static _Noreturn void run(int listener, int signals, bool persist)
+{
+	int control = -1;
+
+	for (;;) {
+		/* poll(2) passes over negative descriptors; a second peer waits in the backlog */
+		struct pollfd wait[] = {
+			{ .fd = signals, .events = POLLIN },
+			{ .fd = control, .events = POLLIN },
+			{ .fd = control < 0 ? listener : -1, .events = POLLIN },
+		};
+
+		if (poll(wait, 3, -1) < 0) {
+			if (errno == EINTR)
+				continue;
+			_exit(1);
+		}
+		if (wait[0].revents) {
+			struct signalfd_siginfo info;
+
+			while (read(signals, &info, sizeof info) > 0)
+				;
+			reap();
+		}
+		if (wait[1].revents && !serve(control)) {
+			if (!persist)
+				_exit(0);
+			close(control);
+			control = -1;
+		}
+		if (wait[2].revents) {
+			control = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+			if (control < 0 && errno != EINTR && errno != ECONNABORTED)
+				_exit(1);
+			if (control >= 0) {
+				tell(control, WIRE_HELLO, 0, getpid(), WIRE_VERSION);
+				if (!persist) {
+					close(listener);
+					listener = -1;
+				}
+			}
+		}
+	}
+}
+
+int main(int argc, char **argv)
+{
+	/* First of all: from here on nobody inside can open or trace this process or a spare. */
+	if (prctl(PR_SET_DUMPABLE, 0) < 0)
+		fail(1, "guest: can't forbid dumps\n");
+
+	bool persist = argc == 3 && strcmp(argv[2], "--persist") == 0;
+
+	if (argc < 2 || argc > 3 || (argc == 3 && !persist))
+		fail(2, "usage: guest FD [--persist]\n");
+	/* The end of another process than pid 1 would leave behind what it started. */
+	if (getpid() != 1)
+		fail(2, "guest: must be pid 1\n");
+
+	int listener = listener_of(argv[1]);
+
+	umask(022);
+	settle_descriptors(listener);
+	int signals = block_signals();
+
+	if (signals < 0)
+		_exit(1);
+	run(3, signals, persist);
+}

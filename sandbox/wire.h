@@ -1,0 +1,119 @@
+/*
+ * The words between the host and the guest, and the only code that reads them.
+ *
+ * Every message is one SOCK_SEQPACKET record that begins with magic, type and id. Integers are
+ * native endian (both ends run on one kernel) and every struct is free of padding. Two sockets:
+ *
+ *   control    guest -> host  HELLO (value: the guest's pid inside; where: WIRE_VERSION)
+ *              host -> guest  PREFORK + one descriptor, PING
+ *              guest -> host  PONG, ERROR (value: errno)
+ *   of a call  spare -> host  READY (value: its pid inside), EXECFAIL (value: errno; where)
+ *              host -> spare  EXEC + three or four descriptors
+ *              guest -> host  EXIT (value: wait status; where: WIRE_UNREAD if EXEC was never read)
+ *
+ * An EXEC record is struct wire_exec and a block of NUL-terminated strings: the working directory,
+ * `pathc` paths, `argc` arguments, `envc` NAME=VALUE entries, and nothing else. A block above
+ * WIRE_INLINE_MAX comes in a memfd instead, the fourth descriptor, under WIRE_IN_MEMFD.
+ *
+ * The parser refuses by default, allocates nothing and reads no byte outside what it was given.
+ */
+#ifndef STOCKADE_WIRE_H
+#define STOCKADE_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum { WIRE_MAGIC = 0x53544b44, WIRE_VERSION = 1 };
+
+enum wire_type {
+	WIRE_HELLO = 1,
+	WIRE_PREFORK = 2,
+	WIRE_READY = 3,
+	WIRE_EXEC = 4,
+	WIRE_EXIT = 5,
+	WIRE_EXECFAIL = 6,
+	WIRE_ERROR = 7,
+	WIRE_PING = 8,
+	WIRE_PONG = 9,
+};
+
+/* `where` of EXECFAIL: what failed. Nothing of the command ran in any of these cases. */
+enum wire_where {
+	WIRE_AT_REQUEST = 1,
+	WIRE_AT_DESCRIPTORS = 2,
+	WIRE_AT_CWD = 3,
+	WIRE_AT_EXEC = 4,
+};
+
+enum { WIRE_UNREAD = 1 };   /* `where` of EXIT */
+enum { WIRE_IN_MEMFD = 1 }; /* `flags` of EXEC */
+
+enum {
+	WIRE_INLINE_MAX = 64 * 1024,
+	WIRE_BLOCK_MAX = 3 * 1024 * 1024,
+	WIRE_PATHS_MAX = 64,
+	WIRE_STRINGS_MAX = 65536, /* of argv and of env, each */
+	WIRE_FDS_MAX = 8,         /* kept from one message; no request carries more than four */
+	/* pointers that wire_split needs at most: three vectors, each with a NULL at its end */
+	WIRE_SLOTS = WIRE_PATHS_MAX + 2 * WIRE_STRINGS_MAX + 3,
+};
+
+struct wire_command { /* PREFORK, PING */
+	uint32_t magic, type;
+	uint64_t id;
+};
+
+struct wire_exec {
+	uint32_t magic, type;
+	uint64_t id;
+	uint32_t pathc, argc, envc, flags;
+	uint64_t length; /* bytes of the string block */
+};
+
+struct wire_report { /* everything that the guest and its spares say */
+	uint32_t magic, type;
+	uint64_t id;
+	int32_t value;
+	uint32_t where;
+	uint64_t utime_us, stime_us, maxrss_kb;
+};
+
+_Static_assert(sizeof(struct wire_command) == 16, "padding");
+_Static_assert(sizeof(struct wire_exec) == 40, "padding");
+_Static_assert(sizeof(struct wire_report) == 48, "padding");
+
+struct wire_fds {
+	int fd[WIRE_FDS_MAX];
+	unsigned count;
+};
+
+/* Pointers into the string block, in NULL-terminated vectors. */
+struct wire_program {
+	char *cwd;
+	char **paths, **argv, **envp;
+};
+
+/*
+ * One record and its descriptors, all close-on-exec. Gives its size, 0 at end of file (an empty
+ * record counts as one), or -1 and errno. A record that came truncated, in bytes or in
+ * descriptors, is EBADMSG. Unless the result is positive, no descriptor is left open.
+ */
+ssize_t wire_receive(int sock, void *buffer, size_t capacity, int flags, struct wire_fds *fds);
+
+void wire_close(struct wire_fds *fds);
+
+/* 0, or the errno that refuses the record. `command` and `exec` are set only on 0. */
+int wire_check_command(const void *record, size_t size, unsigned fds,
+		       struct wire_command *command);
+int wire_check_exec(const void *record, size_t size, unsigned fds, struct wire_exec *exec);
+
+/*
+ * Cut the string block of a checked EXEC. `slots` holds the pointers, WIRE_SLOTS of them suffice
+ * for any checked EXEC. 0, or EBADMSG unless the block is exactly the strings it was said to be:
+ * absolute working directory and paths, entries with a name before the first '='.
+ */
+int wire_split(char *block, const struct wire_exec *exec, char **slots,
+	       struct wire_program *program);
+
+#endif

@@ -1,0 +1,221 @@
+"""The composition root: plain constructor calls, from a state directory to a working runtime.
+
+`open_runtime` takes the state directory's lock, ends whatever a dead process of the same directory
+left running, brings every lease back to `ready` or `released`, and only then lets a call in.
+`serve` puts the HTTP server before it; `local` hands the SDK an in-process transport instead.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from stockade.decide.compile import lease_tmp_bytes
+from stockade.decide.seccomp import compile_seccomp
+from stockade.decide.tokens import KeyRing, Verifier
+from stockade.edge.api import Api
+from stockade.edge.flow_service import FlowService, Parts
+from stockade.engines.oci import image, toolbox
+from stockade.engines.oci.engine import OciEngine, Setup
+from stockade.flow.leases import UID_SLOTS, Leases
+from stockade.flow.minting import Minter
+from stockade.flow.pipeline import Pipeline
+from stockade.flow.running import Running
+from stockade.flow.sandboxes import Sandboxes
+from stockade.flow.steps import LeaseSteps
+from stockade.flow.sweeper import Sweeper
+from stockade.host import cgroup, instance, leasedir, processes
+from stockade.host.cancel import EventfdCancel
+from stockade.host.data import data_directory, native_program
+from stockade.host.file_locks import FileLocks
+from stockade.host.files import LeaseFiles
+from stockade.host.instance import Instance
+from stockade.host.mounts import MountHolder
+from stockade.host.policy_files import load_policy
+from stockade.host.workspaces import LocalWorkspaces
+from stockade.ledger import keys
+from stockade.ledger.artifacts import FileArtifacts
+from stockade.ledger.store import SqliteLedger
+from stockade.terms.fault import Code, failure
+from stockade.terms.version import VERSION
+
+CEILING: Final = "default"
+_BACKGROUND_THREADS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Everything that runs on one state directory. `close` ends it in order."""
+
+    instance: Instance
+    holder: MountHolder
+    background: ThreadPoolExecutor
+    ledger: SqliteLedger
+    workspaces: LocalWorkspaces
+    engine: OciEngine
+    running: Running
+    sandboxes: Sandboxes
+    leases: Leases
+    sweeper: Sweeper
+    api: Api
+
+    def close(self, grace_s: float = 10.0) -> None:
+        """Let running calls finish for `grace_s` seconds, cancel the rest, end every sandbox.
+        Leases stay: the next start takes them back."""
+        self.api.stop()
+        self.sweeper.stop()
+        self.running.drain(grace_s)
+        self.sandboxes.close()
+        self.background.shutdown()
+        self.workspaces.close()
+        self.holder.close()
+        self.engine.close()
+        self.ledger.close()
+        self.instance.release()
+
+
+def open_runtime(
+    state_dir: Path,
+    *,
+    clock: Callable[[], float] = time.time,
+    random_hex: Callable[[int], str] = secrets.token_hex,
+    fault_point: Callable[[str], None] = lambda name: None,
+) -> Runtime:
+    """Raises Failure: engine_unavailable (what the host lacks), storage_unavailable, busy (another
+    process uses the state directory)."""
+    owned = instance.acquire(state_dir, random_hex)
+    processes.become_subreaper()
+    policy = load_policy()
+    key_file = keys.load_or_create(state_dir / "keys.json", random_hex)
+    ring = KeyRing(key_file.secrets())
+    verify = Verifier(ring).verify
+    ledger = SqliteLedger(str(state_dir / "ledger.db"))
+    artifacts = FileArtifacts(str(state_dir / "artifacts"), random_hex)
+    holder = MountHolder(state_dir / "mounts")
+    background = ThreadPoolExecutor(_BACKGROUND_THREADS, thread_name_prefix="background")
+    recipe = image.parse_recipe((data_directory("images") / "host.json").read_bytes())
+    hierarchies = cgroup.detect(Path("/proc/self/mountinfo").read_text())
+    runtime, runtime_version = find_runtime()
+    engine = OciEngine(
+        Setup(
+            state_dir=state_dir,
+            instance=owned.id,
+            runtime=runtime,
+            runtime_version=runtime_version,
+            launcher=str(native_program("launch")),
+            toolbox=toolbox.build(state_dir / "toolbox", native_program("guest")),
+            images={recipe.name: image.build(recipe, state_dir / "images")},
+            hierarchies=hierarchies,
+            seccomp={
+                ref: compile_seccomp(item, platform.machine()).to_json()
+                for ref, item in policy.seccomp.items()
+            },
+        ),
+        holder,
+        background,
+        random_hex,
+    )
+    # Before any workspace is mounted: a sandbox of a dead process may still hold its disk.
+    engine.recover()
+    workspaces = LocalWorkspaces(
+        state_dir,
+        holder,
+        lambda root_fd, owner: LeaseFiles(root_fd, FileLocks(), owner),
+        boot=leasedir.current_boot(),
+    )
+    running = Running(EventfdCancel)
+    sandboxes = Sandboxes(engine)
+    steps = LeaseSteps(
+        ledger=ledger,
+        workspaces=workspaces,
+        engine=engine,
+        artifacts=artifacts,
+        running=running,
+        sandboxes=sandboxes,
+        tmp_bytes=lambda grant: lease_tmp_bytes(grant.per_lease),
+    )
+    minter = Minter(
+        ring,
+        key_file.current,
+        grant_named=policy.grant,
+        ceiling_for=lambda tenant: policy.ceiling(CEILING),
+    )
+    leases = Leases(
+        steps,
+        minter,
+        clock=clock,
+        random_hex=random_hex,
+        # Ranges of user ids of different instances hardly ever meet; see docs/threat-model.md.
+        uid_offset=int(owned.id, 16) % UID_SLOTS,
+    )
+    sweeper = Sweeper(steps, clock=clock)
+    sweeper.recover()
+    pipeline = Pipeline(
+        leases=leases,
+        running=running,
+        sandboxes=sandboxes,
+        artifacts=artifacts,
+        policy=policy,
+        image_env={recipe.name: recipe.env},
+        verify=verify,
+        engine=engine.describe(),
+        clock=clock,
+        version=VERSION,
+        fault_point=fault_point,
+    )
+    service = FlowService(
+        Parts(
+            leases=leases,
+            pipeline=pipeline,
+            running=running,
+            artifacts=artifacts,
+            verify=verify,
+            grant_named=policy.grant,
+            max_ttl_s=lambda tenant: policy.ceiling(CEILING).max_ttl_s.value,
+            ring=ring,
+            kid=key_file.current,
+            engine=engine.describe(),
+            clock=clock,
+            version=VERSION,
+        )
+    )
+    api = Api(service, lambda: f"rq_{random_hex(8)}", VERSION)
+    sweeper.start()
+    return Runtime(
+        instance=owned,
+        holder=holder,
+        background=background,
+        ledger=ledger,
+        workspaces=workspaces,
+        engine=engine,
+        running=running,
+        sandboxes=sandboxes,
+        leases=leases,
+        sweeper=sweeper,
+        api=api,
+    )
+
+
+def find_runtime() -> tuple[str, str]:
+    """Path and version of crun. Raises Failure(engine_unavailable) when it is missing."""
+    path = shutil.which("crun", path="/usr/local/bin:/usr/bin:/usr/sbin:/bin")
+    if path is None:
+        raise failure(Code.ENGINE_UNAVAILABLE, "crun is not installed: apt-get install crun")
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10)
+    words = said.stdout.split()
+    if said.returncode or len(words) < 3:
+        raise failure(Code.ENGINE_UNAVAILABLE, f"{path} --version gives no version")
+    return path, words[2]
+
+
+def own_uid() -> int:
+    return os.getuid()

@@ -1,0 +1,58 @@
+"""Options that several commands share, and the connection that they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import click
+
+from stockade.edge.client.sdk import SOCKET_VARIABLE, Stockade
+from stockade.edge.server.config import Config
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class Composition(Protocol):
+    """What the command line needs of the composition root, which is above it."""
+
+    def serve(self, config: Config) -> None:
+        """Be the daemon until a signal ends it."""
+
+    def local(self) -> Stockade:
+        """A runtime in this process, with a state of its own that `close` removes."""
+
+
+def socket_option(command: F) -> F:
+    return click.option(
+        "--socket",
+        envvar=SOCKET_VARIABLE,
+        metavar="PATH",
+        help="The daemon's socket.",
+        show_envvar=True,
+    )(command)
+
+
+def capability_option(command: F) -> F:
+    return click.option(
+        "--capability",
+        envvar="STOCKADE_CAPABILITY",
+        metavar="TOKEN",
+        help="The capability to act under.",
+        show_envvar=True,
+    )(command)
+
+
+def json_option(command: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def lease_option(command: F) -> F:
+    return click.option(
+        "--lease",
+        envvar="STOCKADE_LEASE",
+        metavar="LEASE",
+        required=True,
+        help="A lease's id, or TENANT/TRAJECTORY.",
+        show_envvar=True,
+    )(command)

@@ -1,0 +1,1 @@
+"""The synchronous client SDK: transports, and the objects a program works with."""

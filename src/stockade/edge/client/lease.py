@@ -1,0 +1,248 @@
+"""A lease as its holder works with it: tools, programs, files, and what became of the files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from pydantic import JsonValue
+
+from stockade.edge.client.link import GRACE_S, Link
+from stockade.edge.client.results import Result
+from stockade.edge.client.transport import Message, Sink
+from stockade.edge.exchange import FrameType
+from stockade.edge.wire import (
+    ArtifactRange,
+    CallRequest,
+    CancelReply,
+    CancelRequest,
+    Empty,
+    FileWritten,
+    LeaseExport,
+    LeaseRenew,
+    LeaseView,
+    RunRequest,
+)
+from stockade.terms.ids import CallRef
+
+# Tools of effect level A0: repeating them is free, so a lost reply is asked for again.
+_READS: Final = frozenset({"file_view", "grep_search"})
+# The largest limit that any tool accepts, for calls that do not say theirs.
+_MAX_LIMIT_MS: Final = 300_000
+# Copying and removing a large tree.
+_SLOW_S: Final = 600.0
+
+
+class Lease:
+    """`with` releases it. Calls may be made from several threads at once. `generation` and
+    `expires_at` (RFC 3339 UTC) are known of a lease that was created here."""
+
+    def __init__(self, link: Link, lease: str, token: str | None) -> None:
+        self._link = link
+        self.id = lease
+        self.token = token
+        self.generation: int | None = None
+        self.expires_at: str | None = None
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    # The four tools. Arguments that are left out have the tool's own defaults.
+
+    def bash_execute(self, command: str, timeout_ms: int | None = None) -> Result:
+        return self.call("bash_execute", {"command": command, "timeout_ms": timeout_ms})
+
+    def file_view(self, path: str, offset: int | None = None, limit: int | None = None) -> Result:
+        return self.call("file_view", {"path": path, "offset": offset, "limit": limit})
+
+    def file_edit(
+        self,
+        path: str,
+        old_str: str,
+        new_str: str,
+        allow_multiple: bool | None = None,
+        expected_version: str | None = None,
+    ) -> Result:
+        return self.call(
+            "file_edit",
+            {
+                "path": path,
+                "old_str": old_str,
+                "new_str": new_str,
+                "allow_multiple": allow_multiple,
+                "expected_version": expected_version,
+            },
+        )
+
+    def grep_search(self, pattern: str, path: str | None = None, glob: str | None = None) -> Result:
+        return self.call("grep_search", {"pattern": pattern, "path": path, "glob": glob})
+
+    bash = bash_execute
+    view = file_view
+    edit = file_edit
+    grep = grep_search
+
+    def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, JsonValue],
+        *,
+        turn: int | None = None,
+        call_id: str | None = None,
+        deadline_ms: int | None = None,
+    ) -> Result:
+        """Any tool by its name. Arguments that are None are left out. Raises pydantic's
+        ValidationError, a ValueError, for ids that no call can have."""
+        given: dict[str, JsonValue] = {
+            name: value for name, value in arguments.items() if value is not None
+        }
+        request = CallRequest(
+            tool=tool,
+            arguments=given,
+            lease=self.id,
+            turn=turn,
+            call_id=call_id,
+            deadline_ms=deadline_ms,
+        )
+        limit = given.get("timeout_ms")
+        limit_ms = limit if isinstance(limit, int) and limit > 0 else _MAX_LIMIT_MS
+        message = self._link.message("POST", "calls", request, limit_ms / 1000 + GRACE_S)
+        ref = self._ref(turn, call_id, tool)
+        return self._link.result(message, ref, reading=tool in _READS)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_ms: int | None = None,
+        turn: int | None = None,
+        call_id: str | None = None,
+        stdin: int | None = None,
+        stdout: Sink | None = None,
+        stderr: Sink | None = None,
+    ) -> Result:
+        """A program by its argument vector. `stdin` is a descriptor to read (else empty);
+        `stdout` and `stderr` get every byte while it runs."""
+        request = RunRequest(
+            lease=self.id, argv=list(argv), timeout_ms=timeout_ms, turn=turn, call_id=call_id
+        )
+        message = self._link.message("POST", "run", request, None)
+        outputs = {
+            kind: sink
+            for kind, sink in ((FrameType.STDOUT, stdout), (FrameType.STDERR, stderr))
+            if sink is not None
+        }
+        return self._link.frames(message, self._ref(turn, call_id, "run"), outputs, stdin)
+
+    def cancel(self, call_id: str, turn: int | None = None) -> int:
+        """End the running call with this id; gives how many there were. Raises StockadeError."""
+        request = CancelRequest(lease=self.id, call_id=call_id, turn=turn)
+        return self._link.ask(
+            self._link.message("POST", "calls/cancel", request), CancelReply
+        ).cancelled
+
+    # The lease itself.
+
+    def show(self) -> LeaseView:
+        """Raises StockadeError."""
+        return self._link.ask(self._message("GET", ""), LeaseView)
+
+    def renew(self, ttl_s: int) -> Result:
+        """Counted from now; never shortens."""
+        result = self._operate("/renew", LeaseRenew(ttl_s=ttl_s))
+        if result.data is not None and result.data.kind == "lease":
+            self.expires_at = result.data.expires_at
+        return result
+
+    def reset(self) -> Result:
+        """Drop everything that was written since the lease was made."""
+        return self._operate("/reset", Empty())
+
+    def release(self) -> Result:
+        return self._operate("/release", Empty())
+
+    # Its files.
+
+    def changes(self) -> Result:
+        """Counts of what differs from the source, in `data`."""
+        return self._operate("/export", LeaseExport())
+
+    def export_to(self, directory: str | os.PathLike[str]) -> Result:
+        """Apply the changes to a directory of the daemon's host."""
+        return self._operate("/export", LeaseExport(to=str(Path(directory).absolute())))
+
+    def export_patch(self) -> bytes:
+        """The changes as a git-applicable patch. Raises StockadeError."""
+        parts: list[bytes] = []
+        self.pour_patch(parts.append)
+        return b"".join(parts)
+
+    def pour_patch(self, sink: Sink) -> None:
+        """The patch piece by piece. Raises StockadeError."""
+        self._link.pour(self._message("GET", "/patch"), sink)
+
+    def upload(self, local: str | os.PathLike[str], path: str) -> str:
+        """Write a whole file of this machine into the workspace; gives its version. Raises
+        StockadeError, and OSError for the local file."""
+        with open(local, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            message = self._message("PUT", self._file(path))
+            upload = Message(
+                message.method,
+                message.target,
+                message.headers,
+                file,
+                length=size,
+                silence_s=_SLOW_S,
+            )
+            return self._link.ask(upload, FileWritten).version
+
+    def download(self, path: str, local: str | os.PathLike[str]) -> None:
+        """Write a whole file of the workspace to `local`, which appears only when it is whole.
+        Raises StockadeError, and OSError for the local file."""
+        part = Path(f"{os.fspath(local)}.part")
+        try:
+            with part.open("wb") as file:
+
+                def sink(data: bytes) -> None:
+                    file.write(data)
+
+                self._link.pour(self._message("GET", self._file(path)), sink)
+            part.replace(local)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def artifact(self, artifact_id: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Raw bytes of an artifact, at most 4 MiB at once. Raises StockadeError."""
+        if length is None:
+            length = 4 * 1024 * 1024
+        wanted = ArtifactRange(lease=self.id, id=artifact_id, offset=offset, length=length)
+        query = urlencode({"offset": wanted.offset, "length": wanted.length})
+        target = f"artifacts/{quote(self.id, safe='')}/{wanted.id}?{query}"
+        return self._link.fetch(self._link.message("GET", target))
+
+    def _message(
+        self, method: str, tail: str, body: LeaseRenew | LeaseExport | Empty | None = None
+    ) -> Message:
+        return self._link.message(method, f"leases/{quote(self.id, safe='')}{tail}", body, _SLOW_S)
+
+    def _operate(self, tail: str, body: LeaseRenew | LeaseExport | Empty) -> Result:
+        return self._link.result(self._message("POST", tail, body))
+
+    def _file(self, path: str) -> str:
+        return f"/files/{quote(path, safe='')}"
+
+    def _ref(self, turn: int | None, call_id: str | None, tool: str) -> CallRef:
+        return CallRef(lease_id=self.id, trajectory_id=None, turn=turn, call_id=call_id, tool=tool)

@@ -1,0 +1,149 @@
+"""Requests over a transport, and what its failures mean.
+
+Nothing was sent: `unavailable: daemon_unreachable`, the call may be repeated. It was sent and the
+reply is lost: it may have run, so `unknown: connection_lost`. Only reads are sent again then,
+once, because repeating a read adds no effect.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+from pydantic import ValidationError
+
+from stockade import __version__
+from stockade.edge.client.results import Result, StockadeError
+from stockade.edge.client.transport import Message, NotSent, Reply, ReplyLost, Sink, Transport
+from stockade.edge.exchange import TOKEN_HEADER, FrameReader, FrameType
+from stockade.edge.refusal import NO_CALL, error_of, refusal
+from stockade.edge.wire import ErrorReply
+from stockade.terms.base import Model
+from stockade.terms.fault import Code, Fault
+from stockade.terms.ids import CallRef
+from stockade.terms.result import Error
+
+M = TypeVar("M", bound=Model)
+
+# Beyond a call's own limit: waiting for a thread, ending its tree, shaping and sending the result.
+GRACE_S: Final = 60.0
+
+
+class Link:
+    """One transport, with an optional token that is sent along. Thread-safe."""
+
+    def __init__(self, transport: Transport, token: str | None = None) -> None:
+        self.transport = transport
+        self._token = token
+
+    def with_token(self, token: str | None) -> Link:
+        return Link(self.transport, token)
+
+    def message(
+        self, method: str, target: str, body: Model | None = None, silence_s: float | None = GRACE_S
+    ) -> Message:
+        content = b"" if body is None else body.model_dump_json(exclude_none=True).encode()
+        headers: dict[str, str] = {}
+        if self._token is not None:
+            # http.client would refuse such a header with a ValueError of its own.
+            if not self._token.isascii() or not self._token.isprintable():
+                raise StockadeError(
+                    error_of(Fault(Code.TOKEN_MALFORMED, "the token is not printable ASCII"))
+                )
+            headers[TOKEN_HEADER] = self._token
+        return Message(method, "/v1/" + target, headers, content, silence_s=silence_s)
+
+    def ask(self, message: Message, model: type[M]) -> M:
+        """A plain reply. Raises StockadeError."""
+        return _parse(model, self.fetch(message))
+
+    def fetch(self, message: Message) -> bytes:
+        """The bytes of a plain reply. Raises StockadeError."""
+        try:
+            send = self._twice if message.method == "GET" else self.transport.send
+            return _accept(send(message)).body
+        except (NotSent, ReplyLost) as error:
+            raise StockadeError(error_of(_fault(error))) from error
+
+    def pour(self, message: Message, sink: Sink) -> None:
+        """A plain reply's bytes as they come. Raises StockadeError."""
+        try:
+            _accept(self.transport.stream(message, sink))
+        except (NotSent, ReplyLost) as error:
+            raise StockadeError(error_of(_fault(error))) from error
+
+    def result(self, message: Message, call: CallRef = NO_CALL, *, reading: bool = False) -> Result:
+        """The result of a call. Never raises for what happens to the call."""
+        try:
+            reply = self._twice(message) if reading else self.transport.send(message)
+            return _parse(Result, _accept(reply).body)
+        except (NotSent, ReplyLost) as error:
+            return self.refused(StockadeError(error_of(_fault(error))), call)
+        except StockadeError as error:
+            return self.refused(error, call)
+
+    def frames(
+        self,
+        message: Message,
+        call: CallRef,
+        outputs: Mapping[FrameType, Sink],
+        stdin: int | None,
+    ) -> Result:
+        """A program's output to `outputs` as it comes, then its result."""
+        reader = FrameReader()
+        last: list[bytes] = []
+
+        def sink(data: bytes) -> None:
+            for kind, payload in reader.feed(data):
+                if kind is FrameType.RESULT:
+                    last.append(payload)
+                elif kind in outputs:
+                    outputs[kind](payload)
+
+        try:
+            _accept(self.transport.stream(message, sink, stdin))
+            if not last:
+                raise ReplyLost("the stream ended without a result")
+            return _parse(Result, last[-1])
+        except (NotSent, ReplyLost) as error:
+            return self.refused(StockadeError(error_of(_fault(error))), call)
+        except StockadeError as error:
+            return self.refused(error, call)
+
+    def _twice(self, message: Message) -> Reply:
+        try:
+            return self.transport.send(message)
+        except ReplyLost:
+            return self.transport.send(message)
+
+    def refused(self, error: StockadeError, call: CallRef = NO_CALL) -> Result:
+        """The error in the shape of a result."""
+        fault = Fault(error.error.code, error.error.message)
+        made = refusal(fault, f"rq_{secrets.token_hex(8)}", __version__, call)
+        value = made.model_copy(update={"error": error.error}).model_dump(by_alias=True)
+        return Result.model_validate(value)
+
+
+def reply_lost(message: str) -> Error:
+    """For a reply that came and says nothing."""
+    return error_of(Fault(Code.CONNECTION_LOST, message))
+
+
+def _fault(error: NotSent | ReplyLost) -> Fault:
+    if isinstance(error, NotSent):
+        return Fault(Code.DAEMON_UNREACHABLE, f"no daemon answers: {error}")
+    return Fault(Code.CONNECTION_LOST, f"the connection to the daemon was lost: {error}")
+
+
+def _accept(reply: Reply) -> Reply:
+    if reply.status < 300:
+        return reply
+    raise StockadeError(_parse(ErrorReply, reply.body).error)
+
+
+def _parse(model: type[M], body: bytes) -> M:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise StockadeError(reply_lost(f"the reply is not a {model.__name__}")) from error

@@ -1,0 +1,70 @@
+"""The last wall before the caller: whatever a service raises becomes a result, and a log line.
+
+A `Failure` says what happened. Any other exception is a fault of ours whose effect is not known,
+so it answers `in_doubt`, never "nothing ran". The log gets its type and where it was raised, not
+its message, which may hold what a caller or a program wrote.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import traceback
+from collections.abc import Callable
+from typing import Final
+
+from stockade.edge.refusal import refusal
+from stockade.edge.routing import Inbound
+from stockade.terms.fault import Code, Failure, Fault
+from stockade.terms.ids import LEASE_ID_PATTERN, NAME_PATTERN, CallRef
+from stockade.terms.result import ToolResult
+
+LOG: Final = logging.getLogger("stockade.edge")
+
+_LEASE_ID: Final = re.compile(LEASE_ID_PATTERN)
+_NAME: Final = re.compile(NAME_PATTERN)
+
+
+def call_ref(lease: str, turn: int | None, call_id: str | None, tool: str) -> CallRef:
+    """What is known of a call before its lease was looked up."""
+    lease_id = lease if _LEASE_ID.match(lease) else None
+    return CallRef(lease_id=lease_id, trajectory_id=None, turn=turn, call_id=call_id, tool=tool)
+
+
+def guarded(inbound: Inbound, call: CallRef, work: Callable[[], ToolResult]) -> ToolResult:
+    """The result of `work`, or the refusal that it raised. Writes the call's one log line."""
+    started = time.perf_counter()
+    request_id = inbound.context.request_id
+    try:
+        result = work()
+    except Failure as known:
+        result = refusal(known.fault, request_id, inbound.version, call)
+    except Exception as unexpected:
+        log_unexpected(request_id, unexpected)
+        doubt = Fault(Code.IN_DOUBT, "a fault of Stockade during the call; its effect is not known")
+        result = refusal(doubt, request_id, inbound.version, call)
+    log_result(result, started)
+    return result
+
+
+def log_result(result: ToolResult, started: float) -> None:
+    """Ids, status and milliseconds; never arguments or output. `started` is `perf_counter`'s."""
+    tool = result.call.tool or "-"
+    LOG.info(
+        "request_id=%s lease=%s call_id=%s tool=%s status=%s code=%s ms=%.1f",
+        result.request_id,
+        result.call.lease_id or "-",
+        result.call.call_id or "-",
+        tool if _NAME.match(tool) else "?",
+        result.status,
+        result.error.code if result.error else "-",
+        (time.perf_counter() - started) * 1000,
+    )
+
+
+def log_unexpected(request_id: str, error: Exception) -> None:
+    """Where an exception of ours came from, on one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = " < ".join(f"{f.filename}:{f.lineno}" for f in reversed(frames[-6:]))
+    LOG.error("request_id=%s internal fault %s at %s", request_id, type(error).__name__, place)

@@ -1,0 +1,96 @@
+"""Faults as values, for what never reached the pipeline: a bad body, a peer that is not allowed,
+a daemon that does not answer. The same shape as every other result."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from stockade.terms.fault import REGISTRY, Code, Fault, Retry, Status
+from stockade.terms.ids import CallRef
+from stockade.terms.result import RESULT_SCHEMA, Error, Provenance, ToolResult
+
+NO_CALL: Final = CallRef(lease_id=None, trajectory_id=None, turn=None, call_id=None, tool=None)
+
+# Nothing ran, or nothing was changed: the same arguments under a new call id can't add an effect.
+_NOTHING_RAN: Final = frozenset(
+    {Status.INVALID, Status.DENIED, Status.REJECTED, Status.APPROVAL_REQUIRED, Status.UNAVAILABLE}
+)
+
+_HTTP: Final = {
+    Status.INVALID: 400,
+    Status.DENIED: 403,
+    Status.APPROVAL_REQUIRED: 403,
+    Status.REJECTED: 409,
+    Status.LIMITED: 507,
+    Status.TIMED_OUT: 504,
+    Status.CANCELLED: 409,
+    Status.UNAVAILABLE: 503,
+    Status.UNKNOWN: 500,
+}
+_HTTP_BY_CODE: Final = {
+    Code.UNKNOWN_ROUTE: 404,
+    Code.NOT_FOUND: 404,
+    Code.BODY_TOO_LARGE: 413,
+    Code.INTERNAL: 500,
+}
+
+
+def error_of(fault: Fault) -> Error:
+    """The wire form of a fault: the registry's row and what is known of this occurrence."""
+    row = REGISTRY[fault.code]
+    details = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in fault.details.items()
+    }
+    return Error.model_validate(
+        {
+            "code": fault.code,
+            "fault": row.blame,
+            "retry": row.retry,
+            "retry_after_ms": fault.retry_after_ms,
+            "rule": fault.rule,
+            "message": fault.message,
+            "hint": row.hint,
+            "details": details or None,
+        }
+    )
+
+
+def refusal(fault: Fault, request_id: str, version: str, call: CallRef = NO_CALL) -> ToolResult:
+    """A result that says only why there is none."""
+    row = REGISTRY[fault.code]
+    return ToolResult(
+        schema=RESULT_SCHEMA,
+        request_id=request_id,
+        call=call,
+        status=row.status,
+        exit=None,
+        stdout=None,
+        stderr=None,
+        data=None,
+        artifacts=[],
+        warnings=[],
+        error=error_of(fault),
+        retry_safe=row.status in _NOTHING_RAN and row.retry is not Retry.RECONCILE,
+        items=None,
+        usage=None,
+        replayed=False,
+        provenance=Provenance(
+            trust="untrusted",
+            lease_id=call.lease_id,
+            generation=None,
+            plan_digest=None,
+            capability_chain=[],
+            image_digest=None,
+            workspace_version=None,
+            engine=None,
+            profile=None,
+            stockade_version=version,
+        ),
+        audit=None,
+    )
+
+
+def http_status(code: Code) -> int:
+    """The HTTP status of a control-plane error; results always travel with 200."""
+    return _HTTP_BY_CODE.get(code, _HTTP.get(REGISTRY[code].status, 500))

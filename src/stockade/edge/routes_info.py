@@ -1,0 +1,69 @@
+"""Routes that look, and minting: artifacts, tools, capabilities, health, doctor."""
+
+from __future__ import annotations
+
+from stockade.edge.bodies import check, read_body
+from stockade.edge.exchange import BYTES_TYPE, Response, Role
+from stockade.edge.routing import Inbound, Lane, Route, reply
+from stockade.edge.toolbox import tool_list
+from stockade.edge.wire import ArtifactRange, Health, MintReply, MintRequest
+from stockade.terms.fault import Code, failure
+
+DEFAULT_LENGTH = 4 * 1024 * 1024
+
+
+def artifact(inbound: Inbound) -> Response:
+    query = inbound.request.query
+    for name in query:
+        if name not in ("offset", "length"):
+            raise failure(
+                Code.UNKNOWN_FIELD,
+                f"unknown query field {name[:64]!a}; valid are offset, length",
+            )
+    wanted = check(
+        ArtifactRange,
+        {
+            "lease": inbound.params["lease"],
+            "id": inbound.params["id"],
+            "offset": _number(query.get("offset", "0"), "offset"),
+            "length": _number(query.get("length", str(DEFAULT_LENGTH)), "length"),
+        },
+    )
+    return Response(200, inbound.service.read_artifact(inbound.context, wanted), BYTES_TYPE)
+
+
+def tools(inbound: Inbound) -> Response:
+    return reply(tool_list())
+
+
+def mint(inbound: Inbound) -> Response:
+    request = read_body(MintRequest, inbound.request.body)
+    if inbound.context.peer.role is not Role.OPERATOR:
+        raise failure(
+            Code.PEER_NOT_ALLOWED, "only an operator may mint capabilities", rule="peer.role"
+        )
+    return reply(MintReply(token=inbound.service.mint(inbound.context, request)))
+
+
+def health(inbound: Inbound) -> Response:
+    status = "stopping" if inbound.stopping else "ok"
+    return reply(Health.model_validate({"status": status, "version": inbound.version}))
+
+
+def doctor(inbound: Inbound) -> Response:
+    return reply(inbound.service.doctor())
+
+
+def _number(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 16):
+        raise failure(Code.INVALID_ARGUMENT, f"{name} is not a whole number of bytes", field=name)
+    return int(text)
+
+
+ROUTES = (
+    Route("GET", "artifacts/{lease}/{id}", artifact, lane=Lane.BULK),
+    Route("GET", "tools", tools),
+    Route("POST", "capabilities", mint),
+    Route("GET", "health", health),
+    Route("GET", "doctor", doctor, lane=Lane.BULK),
+)

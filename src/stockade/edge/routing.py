@@ -1,0 +1,125 @@
+"""The table of routes as data: method, path pattern, reply shape and lane of each.
+
+A lane is a pool of threads of its own in the server: what ends or looks at work (`control`) never
+waits behind work (`call`), nor behind copying (`bulk`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import unquote_to_bytes
+
+from stockade.edge.exchange import Request, Response
+from stockade.edge.service import Context, Service
+from stockade.terms.base import Model
+from stockade.terms.fault import Code, failure
+
+PREFIX = "/v1/"
+
+
+class Lane(Enum):
+    CALL = "call"
+    BULK = "bulk"
+    CONTROL = "control"
+
+
+class Shape(Enum):
+    """How a route says no: in a `ToolResult`, in a `LeaseReply`, in a result frame, or as a
+    plain error object with an HTTP status."""
+
+    RESULT = "result"
+    LEASE = "lease"
+    FRAMES = "frames"
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """A request that found its route and whose peer is allowed."""
+
+    request: Request
+    context: Context
+    params: dict[str, str]
+    service: Service
+    version: str
+    stopping: bool
+
+
+Handler = Callable[[Inbound], Response]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`pattern` is relative to `/v1/`; `{name}` binds one segment, `{name...}` all the rest."""
+
+    method: str
+    pattern: str
+    handler: Handler
+    shape: Shape = Shape.PLAIN
+    lane: Lane = Lane.CONTROL
+
+
+class Router:
+    """Finds a route by raw path, so that `%2F` inside a segment is not a separator."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._fixed = {(r.method, r.pattern): r for r in routes if "{" not in r.pattern}
+        self._bound = [(r, r.pattern.split("/")) for r in routes if "{" in r.pattern]
+        self._patterns = [(r.method, r.pattern.split("/")) for r in routes]
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | None:
+        """The route and its parameters, or None. Raises Failure(invalid_argument) when a
+        parameter is not percent-encoded UTF-8."""
+        if not path.startswith(PREFIX):
+            return None
+        tail = path[len(PREFIX) :]
+        fixed = self._fixed.get((method, tail))
+        if fixed is not None:
+            return fixed, {}
+        parts = tail.split("/")
+        for route, pattern in self._bound:
+            if route.method == method:
+                raw = _bind(pattern, parts)
+                if raw is not None:
+                    return route, {name: _decode(name, text) for name, text in raw.items()}
+        return None
+
+    def methods(self, path: str) -> tuple[str, ...]:
+        """Which methods this path has; empty for an unknown path."""
+        parts = path[len(PREFIX) :].split("/") if path.startswith(PREFIX) else []
+        return tuple(
+            sorted(m for m, pattern in self._patterns if _bind(pattern, parts) is not None)
+        )
+
+
+def _bind(pattern: list[str], parts: list[str]) -> dict[str, str] | None:
+    found: dict[str, str] = {}
+    for index, segment in enumerate(pattern):
+        if segment.endswith("...}"):
+            rest = "/".join(parts[index:])
+            return {**found, segment[1:-4]: rest} if rest else None
+        if index >= len(parts):
+            return None
+        if segment.startswith("{"):
+            if not parts[index]:
+                return None
+            found[segment[1:-1]] = parts[index]
+        elif segment != parts[index]:
+            return None
+    return found if len(pattern) == len(parts) else None
+
+
+def _decode(name: str, text: str) -> str:
+    try:
+        return unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        raise failure(
+            Code.INVALID_ARGUMENT, f"{name} in the path is not percent-encoded UTF-8", field=name
+        ) from None
+
+
+def reply(model: Model, status: int = 200) -> Response:
+    """A JSON reply."""
+    return Response(status, model.model_dump_json(by_alias=True).encode())

@@ -1,0 +1,1 @@
+"""The daemon's HTTP face on a unix socket, and its configuration file."""

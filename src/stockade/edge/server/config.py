@@ -1,0 +1,137 @@
+"""The daemon's configuration: a closed TOML file, and the built-in default when there is none.
+
+```toml
+state_dir = "/var/lib/stockade"
+socket = "/run/stockade/stockade.sock"
+socket_mode = 0o600
+
+[[peer]]
+user = "alice"        # or uid = 1000
+role = "tenant"       # or "operator"
+tenant = "acme"       # tenants only
+
+[limits]
+calls = 64
+
+[defaults]
+grant = "agent"
+```
+
+The daemon's own uid is always an operator: whoever runs as it can read the state directory and
+the keys anyway. Every other uid is refused unless a `[[peer]]` names it.
+"""
+
+from __future__ import annotations
+
+import pwd
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field, StringConstraints, ValidationError, model_validator
+
+from stockade.edge.exchange import Peer, Role
+from stockade.terms.base import MAX_INTEGER, Model
+from stockade.terms.ids import Name, Tenant
+
+DEFAULT_CONFIG: Final = "/etc/stockade/config.toml"
+DEFAULT_SOCKET: Final = "/run/stockade/stockade.sock"
+DEFAULT_STATE_DIR: Final = "/var/lib/stockade"
+
+# sockaddr_un.sun_path holds 108 bytes with the final NUL.
+_MAX_SOCKET_PATH: Final = 107
+
+AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=4096)]
+SocketPath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]+$", max_length=_MAX_SOCKET_PATH)]
+Seconds = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
+
+
+class ConfigError(Exception):
+    """The file can't be used; the message is one line that names the file and the place."""
+
+
+class PeerRule(Model):
+    """Exactly one of `uid` and `user`. A tenant peer names its tenant, an operator none."""
+
+    uid: Annotated[int, Field(ge=0, lt=2**32 - 1)] | None = None
+    user: Annotated[str, StringConstraints(min_length=1, max_length=64)] | None = None
+    # TOML gives a plain string, which strict mode would not take for an enumeration member.
+    role: Annotated[Role, Field(strict=False)]
+    tenant: Tenant | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PeerRule:
+        if (self.uid is None) == (self.user is None):
+            raise ValueError("give exactly one of uid and user")
+        if (self.role is Role.TENANT) != (self.tenant is not None):
+            raise ValueError("a tenant peer needs a tenant, and an operator has none")
+        return self
+
+
+class ServerLimits(Model):
+    """`calls` run at once and `queue` wait for a thread; more are answered with `busy`."""
+
+    calls: Annotated[int, Field(ge=1, le=4096)] = 64
+    queue: Annotated[int, Field(ge=0, le=65536)] = 256
+    leases: Annotated[int, Field(ge=1, le=65536)] = 1000
+    shutdown_grace_s: Annotated[int, Field(ge=0, le=3600)] = 10
+
+
+class Defaults(Model):
+    """What a lease gets when its request leaves it out."""
+
+    grant: Name = "agent"
+    image: Name = "host"
+    ttl_s: Seconds = 3600
+
+
+class Config(Model):
+    state_dir: AbsolutePath = DEFAULT_STATE_DIR
+    socket: SocketPath = DEFAULT_SOCKET
+    socket_mode: Annotated[int, Field(ge=0, le=0o777)] = 0o600
+    peer: Annotated[list[PeerRule], Field(max_length=1024)] = Field(default_factory=list)
+    limits: ServerLimits = ServerLimits()
+    defaults: Defaults = Defaults()
+
+
+def load(path: str | None = None) -> Config:
+    """Read `path`, or the default file; a missing default file is the built-in default.
+    Raises ConfigError."""
+    file = Path(path or DEFAULT_CONFIG)
+    try:
+        text = file.read_text("utf-8")
+    except FileNotFoundError:
+        if path is None:
+            return Config()
+        raise ConfigError(f"{file}: there is no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: can't be read: {error}") from error
+    try:
+        return Config.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: not TOML: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{file}: {place}: {first['msg']}") from error
+
+
+def peers(config: Config, own_uid: int) -> Mapping[int, Peer]:
+    """uid to peer. Raises ConfigError for an unknown user and for a uid that is named twice."""
+    table: dict[int, Peer] = {own_uid: Peer(own_uid, None, Role.OPERATOR, own=True)}
+    for rule in config.peer:
+        uid = rule.uid if rule.uid is not None else _uid(rule.user or "")
+        if uid == own_uid:
+            raise ConfigError(f"peer {uid}: the daemon's own user is always an operator")
+        if uid in table:
+            raise ConfigError(f"peer {uid}: named twice")
+        table[uid] = Peer(uid, rule.tenant, rule.role, own=False)
+    return table
+
+
+def _uid(user: str) -> int:
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise ConfigError(f"peer {user}: there is no such user") from None

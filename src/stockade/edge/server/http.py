@@ -1,0 +1,198 @@
+"""HTTP/1.1 on a unix socket: carries requests to `Api.handle`, and nothing else.
+
+The event loop only moves bytes. Every request is handled in a thread of its route's lane, where
+it may block. A client that goes away does not end its call: the thread works on and its reply is
+dropped. Who the client is comes from the kernel (SO_PEERCRED), for each request.
+
+aiohttp's low-level server is used without its application layer: routes are `Api`'s, and it saves
+a fifth of the cost of a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+from urllib.parse import parse_qsl
+
+from aiohttp import web
+
+from stockade.edge.api import Api
+from stockade.edge.exchange import (
+    MAX_BODY_BYTES,
+    TOKEN_HEADER,
+    Interrupted,
+    Peer,
+    Request,
+    Response,
+)
+from stockade.edge.server import bridge, listening
+from stockade.edge.server.lanes import Lanes
+from stockade.terms.fault import Code, Failure, Fault
+
+LOG: Final = logging.getLogger("stockade.edge.http")
+
+_UCRED: Final = struct.Struct("3i")
+# A token of 16 blocks and a percent-encoded path of 4,096 bytes fit.
+_MAX_HEADER_BYTES: Final = 256 * 1024
+_MAX_LINE_BYTES: Final = 32 * 1024
+# Idle connections cost a descriptor; closing them while a client writes would put a call in doubt.
+_KEEPALIVE_S: Final = 3600.0
+
+
+class HttpServer:
+    """One listening socket and its connections, on one event loop."""
+
+    def __init__(self, api: Api, peers: Mapping[int, Peer], *, calls: int, queue: int) -> None:
+        self._api = api
+        self._peers = peers
+        self._lanes = Lanes(calls, queue)
+        self._runner: web.ServerRunner | None = None
+        self._socket: socket.socket | None = None
+        self._path = ""
+        self._inode = (0, 0)
+
+    async def start(self, path: str, mode: int) -> None:
+        """Listen. Raises listening.ListenError."""
+        self._socket = listening.listen(path, mode)
+        self._path, self._inode = path, listening.inode_of(path)
+        server = web.Server(
+            self._handle,
+            access_log=None,
+            keepalive_timeout=_KEEPALIVE_S,
+            max_field_size=_MAX_HEADER_BYTES,
+            max_line_size=_MAX_LINE_BYTES,
+            lingering_time=0,
+        )
+        self._runner = web.ServerRunner(server, access_log=None, shutdown_timeout=1)
+        await self._runner.setup()
+        await web.SockSite(self._runner, self._socket).start()
+
+    async def stop(self, grace_s: float) -> bool:
+        """Refuse new work, wait for what runs, then close. False when work was left running."""
+        self._api.stop()
+        done = await self._lanes.idle(grace_s)
+        if self._socket is not None:
+            listening.remove(self._path, self._socket, self._inode)
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self._lanes.close()
+        return done
+
+    async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
+        path, _, query = http.raw_path.partition("?")
+        peer = self._peer(http)
+        headers = {}
+        token = http.headers.get(TOKEN_HEADER)
+        if token is not None:
+            headers[TOKEN_HEADER] = token
+        request = Request(
+            http.method, path, peer, dict(parse_qsl(query, keep_blank_values=True)), headers
+        )
+        if http.method == "PUT":
+            loop = asyncio.get_running_loop()
+            return await self._answer(
+                http, replace(request, stream=bridge.pull(loop, http.content))
+            )
+        if request.query.get("stdin") == "stream":
+            return await self._with_stdin(http, request)
+        body = await bridge.read_capped(http.content, MAX_BODY_BYTES)
+        if body is None:
+            return self._too_large(request)
+        return await self._answer(http, replace(request, body=body))
+
+    async def _with_stdin(self, http: web.BaseRequest, request: Request) -> web.StreamResponse:
+        """The body is the JSON object with its length before it, then the program's stdin."""
+        body = await bridge.read_head(http.content, MAX_BODY_BYTES)
+        if body is None:
+            return self._too_large(request)
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        feeding = asyncio.create_task(bridge.feed(http.content, write_end))
+        try:
+            return await self._answer(http, replace(request, body=body, stdin=read_end))
+        finally:
+            os.close(read_end)
+            feeding.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await feeding
+
+    async def _answer(self, http: web.BaseRequest, request: Request) -> web.StreamResponse:
+        loop = asyncio.get_running_loop()
+
+        def work() -> Response | bridge.ReplyWriter:
+            response = self._api.handle(request)
+            if isinstance(response.body, bytes):
+                return response
+            writer = bridge.ReplyWriter(loop, http, response)
+            try:
+                return self._api.produce(response.body, writer.write) or writer
+            except Interrupted:
+                loop.call_soon_threadsafe(writer.cut)
+                return writer
+
+        try:
+            done = await self._lanes.run(self._api.lane(request.method, request.path), work)
+        except Failure as busy:
+            return _reply(self._api.refuse(request, busy.fault))
+        return await done.finish() if isinstance(done, bridge.ReplyWriter) else _reply(done)
+
+    def _too_large(self, request: Request) -> web.StreamResponse:
+        fault = Fault(
+            Code.BODY_TOO_LARGE,
+            f"the body has more than {MAX_BODY_BYTES} bytes",
+            details={"max_bytes": MAX_BODY_BYTES},
+        )
+        reply = _reply(self._api.refuse(request, fault))
+        reply.force_close()  # the rest of the body was not read
+        return reply
+
+    def _peer(self, http: web.BaseRequest) -> Peer | None:
+        found = http.get_extra_info("socket")
+        if found is None:
+            return None
+        raw = found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        _pid, uid, _gid = _UCRED.unpack(raw)
+        return self._peers.get(uid)
+
+
+def serve(
+    server: HttpServer,
+    path: str,
+    mode: int,
+    grace_s: float,
+    *,
+    ready: Callable[[], None],
+    stopped: Callable[[], None],
+) -> None:
+    """Run until SIGTERM or SIGINT. `ready` is called when the socket answers; `stopped` when no
+    new work comes any more and `grace_s` is over, to end what still runs."""
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await server.start(path, mode)
+        ready()
+        await stop.wait()
+        LOG.info("stopping")
+        if not await server.stop(grace_s):
+            LOG.warning("calls were still running after %.0f s", grace_s)
+        await asyncio.to_thread(stopped)
+
+    asyncio.run(main())
+
+
+def _reply(response: Response) -> web.Response:
+    if not isinstance(response.body, bytes):
+        raise TypeError("a produced body is sent by its writer")
+    return web.Response(
+        body=response.body, status=response.status, headers={"Content-Type": response.content_type}
+    )

@@ -1,0 +1,67 @@
+"""What the edges need from the runtime, as one structural type.
+
+The daemon implements it over the flow; the tests of the edges over a fake. Methods are called from
+many threads at once and may block. `Failure` is how a method refuses; the API turns it into the
+reply's shape. `context.peer` is already known to be allowed here; whether it may touch this lease,
+and with which token, is for the service to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stockade.edge.exchange import Peer, Write
+from stockade.edge.wire import (
+    ArtifactRange,
+    CallRequest,
+    CancelRequest,
+    DoctorReport,
+    LeaseCreate,
+    LeaseExport,
+    LeaseRenew,
+    LeaseReply,
+    LeaseView,
+    MintRequest,
+    RunRequest,
+)
+from stockade.terms.ports import Tee
+from stockade.terms.result import ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Of one attempt: its id (for result, log and audit), who asks, and the token that came."""
+
+    request_id: str
+    peer: Peer
+    token: str | None
+
+
+class Service(Protocol):
+    def call(self, context: Context, request: CallRequest) -> ToolResult: ...
+    def run(self, context: Context, request: RunRequest, tee: Tee, stdin: int | None) -> ToolResult:
+        """`tee` gets every byte while it is read, and blocks while the client is slow. `stdin`
+        stays the caller's to close."""
+
+    def cancel(self, context: Context, request: CancelRequest) -> int:
+        """Gives how many running calls were told to end; 0 when there is none (any more)."""
+
+    def create_lease(self, context: Context, request: LeaseCreate) -> LeaseReply: ...
+    def leases(self, context: Context) -> Sequence[LeaseView]: ...
+    def lease(self, context: Context, lease: str) -> LeaseView: ...
+    def renew_lease(self, context: Context, lease: str, request: LeaseRenew) -> ToolResult: ...
+    def reset_lease(self, context: Context, lease: str) -> ToolResult: ...
+    def export_lease(self, context: Context, lease: str, request: LeaseExport) -> ToolResult: ...
+    def release_lease(self, context: Context, lease: str) -> ToolResult: ...
+    def patch(self, context: Context, lease: str, write: Write) -> None:
+        """Write the lease's changes as a git-applicable patch. Raises before the first byte."""
+
+    def read_file(self, context: Context, lease: str, path: str) -> tuple[int, Iterator[bytes]]: ...
+    def write_file(
+        self, context: Context, lease: str, path: str, content: Iterator[bytes]
+    ) -> str: ...
+    def read_artifact(self, context: Context, request: ArtifactRange) -> bytes: ...
+    def mint(self, context: Context, request: MintRequest) -> str: ...
+    def doctor(self) -> DoctorReport: ...

@@ -1,0 +1,127 @@
+"""Calls that are running now, so that they can be cancelled by name or with their lease.
+
+Also the place where a lease's `parallel` limit is held: a call enters before it needs a sandbox and
+leaves when its result is shaped, whatever happened in between.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from stockade.terms.fault import Code, failure
+from stockade.terms.outcome import End
+from stockade.terms.ports import CancelSignal
+
+RETRY_AFTER_MS = 250
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCall:
+    lease_id: str
+    request_id: str
+    call_id: str | None
+    cancel: CancelSignal
+
+
+class Running:
+    """Thread-safe. `new_signal` makes one cancellation per call."""
+
+    def __init__(self, new_signal: Callable[[], CancelSignal]) -> None:
+        self._new_signal = new_signal
+        self._changed = threading.Condition()
+        self._calls: dict[str, RunningCall] = {}
+        self._closed_leases: set[str] = set()
+        self._draining = False
+
+    @contextmanager
+    def enter(
+        self, lease_id: str, request_id: str, call_id: str | None, parallel: int
+    ) -> Iterator[CancelSignal]:
+        """Hold one of the lease's places. Raises Failure(busy) when all are taken,
+        Failure(shutting_down) once `drain` was called."""
+        with self._changed:
+            if self._draining:
+                raise failure(Code.SHUTTING_DOWN, "the daemon is stopping; nothing ran")
+            if lease_id in self._closed_leases:
+                raise failure(
+                    Code.BUSY,
+                    "the lease is being reset or released; nothing ran",
+                    retry_after_ms=RETRY_AFTER_MS,
+                )
+            active = sum(call.lease_id == lease_id for call in self._calls.values())
+            if active >= parallel:
+                raise failure(
+                    Code.BUSY,
+                    f"{active} calls of this lease are running; its limit is {parallel}",
+                    rule="per_lease.parallel",
+                    retry_after_ms=RETRY_AFTER_MS,
+                )
+            signal = self._new_signal()
+            self._calls[request_id] = RunningCall(lease_id, request_id, call_id, signal)
+        try:
+            yield signal
+        finally:
+            with self._changed:
+                del self._calls[request_id]
+                self._changed.notify_all()
+            signal.close()
+
+    def alone(self, lease_id: str) -> bool:
+        """Whether at most one call of the lease is running."""
+        with self._changed:
+            return sum(call.lease_id == lease_id for call in self._calls.values()) <= 1
+
+    def cancel(self, lease_id: str, name: str) -> int:
+        """Cancel the lease's calls whose call id or request id is `name`; gives how many."""
+        with self._changed:
+            found = [
+                call
+                for call in self._calls.values()
+                if call.lease_id == lease_id and name in (call.call_id, call.request_id)
+            ]
+            for call in found:
+                call.cancel.set(End.CANCELLED)
+        return len(found)
+
+    @contextmanager
+    def closed(self, lease_id: str, reason: End, timeout_s: float) -> Iterator[None]:
+        """End every call of the lease with `reason` and let no new one in meanwhile.
+        Raises Failure(busy) when a call has not ended within `timeout_s`."""
+        with self._changed:
+            self._closed_leases.add(lease_id)
+            try:
+                for call in self._calls.values():
+                    if call.lease_id == lease_id:
+                        call.cancel.set(reason)
+                ended = self._changed.wait_for(
+                    lambda: all(call.lease_id != lease_id for call in self._calls.values()),
+                    timeout_s,
+                )
+            except BaseException:
+                self._closed_leases.discard(lease_id)
+                raise
+        try:
+            if not ended:
+                raise failure(
+                    Code.BUSY,
+                    f"a call of the lease did not end within {timeout_s:.0f} s",
+                    retry_after_ms=RETRY_AFTER_MS,
+                )
+            yield
+        finally:
+            with self._changed:
+                self._closed_leases.discard(lease_id)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Let no call in any more; wait for the running ones, then cancel the rest and wait again.
+        True when none is left."""
+        with self._changed:
+            self._draining = True
+            if self._changed.wait_for(lambda: not self._calls, timeout_s):
+                return True
+            for call in self._calls.values():
+                call.cancel.set(End.CANCELLED)
+            return self._changed.wait_for(lambda: not self._calls, timeout_s)

@@ -1,0 +1,138 @@
+"""Ends leases whose time is over, and finishes what a crash or a failure left undone.
+
+`recover` runs once, before the first call is served: what an earlier process left is taken back or
+removed. Then one thread calls `tick`: it looks every second, or when the next lease ends, for
+expired leases, and now and then repeats failed removals and resets and lets the engine, the
+workspaces and the artifacts remove what no lease claims. A failure is logged and tried again; none
+stops the thread, and none stops the other leases' turn. A lease that is busy with an operation of
+its owner (an export, say) is left for the next time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from stockade.flow.locks import key_of
+from stockade.flow.steps import LeaseSteps
+from stockade.terms.lease import LeaseRecord, LeaseState
+from stockade.terms.outcome import End
+from stockade.terms.ports import Clock
+
+LOOK_S: Final = 1.0
+SWEEP_S: Final = 60.0
+
+_HELD: Final = (LeaseState.READY, LeaseState.RESETTING)
+_log: Final = logging.getLogger(__name__)
+
+
+class Sweeper:
+    """`start` and `stop` once each; `recover` and `tick` are for the thread and for tests."""
+
+    def __init__(
+        self, steps: LeaseSteps, *, clock: Clock, wait: Callable[[float], bool] | None = None
+    ) -> None:
+        """`wait(seconds)` returns early, with True, when `stop` was called; it is an Event's wait
+        unless a test brings its own."""
+        self._steps = steps
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._wait = wait or self._stopping.wait
+        self._thread = threading.Thread(target=self._run, name="stockade-sweeper", daemon=True)
+        self._swept_at = clock()
+
+    def recover(self) -> tuple[str, ...]:
+        """Bring every lease to `ready` or `released`. Gives what could not be removed, which
+        `tick` tries again. Raises Failure(storage_unavailable) if the ledger can't be read."""
+        records = self._steps.ledger.leases()
+        now = self._clock()
+        kept = frozenset(
+            record.id
+            for record in records
+            if record.state is LeaseState.READY and record.expires_at_s > now
+        )
+        # First of all no sandbox may live whose workspace is about to be reset or removed.
+        left = self._swept("sandboxes", self._steps.engine.sweep, kept)
+        for record in records:
+            if record.id not in kept:
+                self._finish(record, now)
+        return left + self._sweep()
+
+    def tick(self) -> None:
+        """One look. Never raises an Exception."""
+        try:
+            now = self._clock()
+            due = now - self._swept_at >= SWEEP_S
+            for record in self._steps.ledger.leases():
+                if (record.state in _HELD and record.expires_at_s <= now) or (
+                    due and record.state in (LeaseState.RESETTING, LeaseState.DIRTY)
+                ):
+                    self._revisit(record, now)
+            if due:
+                self._swept_at = now
+                self._sweep()
+        except Exception as error:
+            _log.error("sweeper failed, to be repeated: %s", error)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when the running tick is over."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._wait(self._pause()):
+            self.tick()
+
+    def _pause(self) -> float:
+        try:
+            ends = [r.expires_at_s for r in self._steps.ledger.leases() if r.state in _HELD]
+        except Exception as error:
+            _log.error("sweeper can't read the ledger, to be repeated: %s", error)
+            return LOOK_S
+        # At least a hundredth: an expired lease that is busy must not make the thread spin.
+        return max(0.01, min([LOOK_S, *(end - self._clock() for end in ends)]))
+
+    def _revisit(self, seen: LeaseRecord, now: float) -> None:
+        """Finish a lease, as it is once nobody else works on it."""
+        with self._steps.locks.hold(key_of(seen), wait=False) as held:
+            record = self._steps.ledger.lease(seen.id) if held else None
+            if record is None:
+                return
+            if record.state is LeaseState.READY and record.expires_at_s > now:
+                return  # renewed or reset meanwhile
+            self._finish(record, now)
+
+    def _finish(self, record: LeaseRecord, now: float) -> None:
+        if record.state is LeaseState.RESETTING and record.expires_at_s > now:
+            self._steps.try_reset(record)
+        else:
+            self._steps.try_remove(record, End.LEASE_EXPIRED)
+
+    def _sweep(self) -> tuple[str, ...]:
+        steps = self._steps
+        return (
+            self._swept("sandboxes", steps.engine.sweep, steps.live)
+            + self._swept("workspaces", steps.workspaces.sweep, steps.live)
+            + self._swept("artifacts", steps.artifacts.sweep, steps.live)
+        )
+
+    def _swept(
+        self,
+        what: str,
+        sweep: Callable[[AbstractSet[str]], tuple[str, ...]],
+        live: AbstractSet[str],
+    ) -> tuple[str, ...]:
+        try:
+            left = sweep(live)
+        except Exception as error:
+            _log.warning("sweep of %s failed, to be repeated: %s", what, error)
+            return ()
+        if left:
+            _log.warning("sweep of %s left %s, to be repeated", what, ", ".join(left))
+        return left

@@ -1,0 +1,147 @@
+"""Disk images: a limit on bytes and inodes that the kernel enforces.
+
+A lease's writable places share one sparse file that holds an ext4 file system of exactly the size
+the lease may use. It costs the host what was written, not what was allowed. Making a file system
+takes 4 ms, so it is done once for each pair of limits; every lease gets a copy of the template's
+few data extents (84 KiB of 2 GiB, 0.3 ms). See docs/decisions/0003-disk-limit.md for the figures.
+
+The file system has no journal and sends no flushes: the daemon's death loses nothing, because the
+kernel lives on and unmounts cleanly, and after a loss of power no disk that was in use is mounted
+again (`stockade.host.workspaces` sees to it).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+import threading
+from pathlib import Path
+from typing import Final
+
+from stockade.host import loopdev, syscalls
+from stockade.host.trees import copy_extents
+from stockade.terms.fault import Code, failure
+
+BLOCK_BYTES: Final = 4096
+MIN_BYTES: Final = 1024 * 1024
+
+# Named one by one, so that a distribution's mke2fs.conf decides nothing. metadata_csum lets the
+# inode tables stay unwritten (holes of the image) until they are used.
+_FEATURES: Final = (
+    "none,ext_attr,dir_index,filetype,extent,flex_bg,sparse_super,large_file,dir_nlink,"
+    "extra_isize,metadata_csum"
+)
+# The number of the recipe: a template made by another one is never used.
+_RECIPE: Final = 1
+_EXT4_IOC_SHUTDOWN: Final = 0x8004587D
+_SHUTDOWN_NOLOGFLUSH: Final = 2
+
+
+class Disks:
+    """Templates below `directory`, which is the daemon's own (mode 0700). Thread-safe."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def create(self, image: str, size_bytes: int, inodes: int) -> None:
+        """Make the new file `image`. The size is rounded down to blocks; inodes are rounded up by
+        at most 16 for each 128 MiB. Raises Failure(storage_unavailable)."""
+        try:
+            copy_image(self._template(size_bytes, inodes), image)
+        except OSError as error:
+            raise failure(
+                Code.STORAGE_UNAVAILABLE, f"a disk image could not be made: {error}"
+            ) from error
+
+    def _template(self, size_bytes: int, inodes: int) -> str:
+        size_bytes -= size_bytes % BLOCK_BYTES
+        if size_bytes < MIN_BYTES or inodes < 16:
+            raise failure(
+                Code.INVALID_ARGUMENT,
+                f"a disk has at least {MIN_BYTES} bytes and 16 inodes",
+                disk_bytes=size_bytes,
+                inodes=inodes,
+            )
+        path = self._directory / f"ext4-{_RECIPE}-{size_bytes}-{inodes}.img"
+        with self._lock:
+            if not path.exists():
+                partial = path.with_suffix(".part")
+                _make_file_system(str(partial), size_bytes, inodes)
+                partial.rename(path)
+        return str(path)
+
+
+def _make_file_system(image: str, size_bytes: int, inodes: int) -> None:
+    program = shutil.which("mke2fs", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if program is None:
+        raise failure(Code.ENGINE_UNAVAILABLE, "mke2fs is not installed (package e2fsprogs)")
+    fd = os.open(image, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(fd, size_bytes)
+    finally:
+        os.close(fd)
+    # No reserved blocks: nobody but the lease uses the disk. Inodes of 256 bytes hold the
+    # overlay's attributes in place.
+    argv = [program, "-q", "-F", "-m", "0", "-b", str(BLOCK_BYTES), "-I", "256", "-N", str(inodes)]
+    argv += ["-O", _FEATURES, "-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", image]
+    done = subprocess.run(
+        argv,
+        env={"MKE2FS_CONFIG": "/dev/null"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip()
+        raise failure(Code.STORAGE_UNAVAILABLE, f"mke2fs could not format a disk: {said}")
+
+
+def copy_image(source: str, target: str) -> None:
+    """Copy a sparse file with its holes to the new file `target`. Raises OSError."""
+    source_fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        target_fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            size = os.fstat(source_fd).st_size
+            copy_extents(source_fd, target_fd, size)
+            os.ftruncate(target_fd, size)
+        finally:
+            os.close(target_fd)
+    finally:
+        os.close(source_fd)
+
+
+def mount(image: str, *, fresh: bool) -> tuple[int, int]:
+    """The number of the loop device of `image` and a detached mount of it.
+
+    To be called inside the mount holder. `fresh` says that nothing can hold the image yet, which
+    saves the search through all loop devices. Raises OSError.
+    """
+    found = None if fresh else loopdev.attached(image)
+    number, device = found or loopdev.attach(image)
+    try:
+        # noinit_itable: no kernel thread that fills the image with zeroed inode tables.
+        # nodev keeps the overlay's whiteouts (device 0:0) from being opened.
+        return number, syscalls.new_mount(
+            "ext4",
+            {"source": loopdev.node(number)},
+            ("noinit_itable", "nobarrier"),
+            syscalls.MOUNT_ATTR_NOSUID
+            | syscalls.MOUNT_ATTR_NODEV
+            | syscalls.MOUNT_ATTR_NOEXEC
+            | syscalls.MOUNT_ATTR_NOATIME,
+        )
+    finally:
+        os.close(device)
+
+
+def shut_down(dir_fd: int) -> None:
+    """Stop the file system for good, throwing away what it hasn't written. For a disk that is
+    being dropped: halves the time of its unmount, and whatever still holds it gets EIO."""
+    fcntl.ioctl(dir_fd, _EXT4_IOC_SHUTDOWN, struct.pack("=I", _SHUTDOWN_NOLOGFLUSH))

@@ -1,0 +1,113 @@
+"""Putting new content under a name at once: readers see the old file or the new one, never a part.
+
+The content goes into an inode without a name (O_TMPFILE) in the same directory, is given the
+metadata of the file that it replaces, then gets a temporary name and is renamed over the target.
+Until then a crash of the daemon leaves nothing behind, because a nameless inode dies with its
+descriptor; linkat(2) can't replace, so two adjacent system calls remain in which a name
+`.stockade-edit-<random>` exists. Where the file system has no O_TMPFILE (overlayfs before Linux
+6.1) that name exists while the content is written, and is removed on every failure.
+
+Kept of the old file: all mode bits, owner and group, `user.*` attributes and the access ACL. Not
+kept: file capabilities (`security.*`), which the kernel as well drops at every write. Hard links:
+the new content is under the name that was asked for; the other names keep the old content, because
+authority was checked for that one path and another name may be in a place that is denied. Nothing
+is flushed to disk: workspaces are not power-safe.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+TEMPORARY_PREFIX: Final = b".stockade-edit-"
+_ACL: Final = "system.posix_acl_access"
+_CREATE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Replacement:
+    """A new inode on its way to a name in `parent_fd`. A context manager: what was not
+    installed is gone afterwards. Raises OSError."""
+
+    def __init__(self, parent_fd: int, *, named: bool = False) -> None:
+        """`named` asks for the way without O_TMPFILE."""
+        self._parent_fd = parent_fd
+        self._temporary: bytes | None = None
+        self.fd = self._create_named() if named else self._create()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        os.close(self.fd)
+        if self._temporary is not None:
+            with suppress(FileNotFoundError):  # a program inside was faster
+                os.unlink(self._temporary, dir_fd=self._parent_fd)
+
+    def write(self, content: bytes | memoryview) -> None:
+        """Append all of `content`."""
+        view = memoryview(content)
+        while view:
+            view = view[os.write(self.fd, view) :]
+
+    def copy_metadata(self, source_fd: int, state: os.stat_result) -> None:
+        """Take over owner, mode, attributes and ACL of the file `source_fd`, whose state is
+        `state`. Owner first: chown(2) clears the set-id bits."""
+        os.fchown(self.fd, state.st_uid, state.st_gid)
+        os.fchmod(self.fd, state.st_mode & 0o7777)
+        wanted = _kept(os.listxattr(source_fd))
+        for name in wanted:
+            os.setxattr(self.fd, name, os.getxattr(source_fd, name))
+        # A default ACL of the directory gave the new inode an ACL that the old one may not have.
+        for name in _kept(os.listxattr(self.fd)):
+            if name not in wanted:
+                os.removexattr(self.fd, name)
+
+    def set_new(self, uid: int, gid: int, mode: int) -> None:
+        """The metadata of a file that did not exist before."""
+        os.fchown(self.fd, uid, gid)
+        os.fchmod(self.fd, mode)
+
+    def install(self, name: bytes) -> None:
+        """Put the inode under `name`, in place of what is there."""
+        temporary = self._temporary or self._link()
+        os.replace(temporary, name, src_dir_fd=self._parent_fd, dst_dir_fd=self._parent_fd)
+        self._temporary = None
+
+    def _create(self) -> int:
+        flags = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
+        try:
+            return os.open(b".", flags, 0o600, dir_fd=self._parent_fd)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            return self._create_named()
+
+    def _create_named(self) -> int:
+        temporary = _fresh_name()
+        fd = os.open(temporary, _CREATE, 0o600, dir_fd=self._parent_fd)
+        self._temporary = temporary
+        return fd
+
+    def _link(self) -> bytes:
+        # Through /proc, because linkat with AT_EMPTY_PATH needs CAP_DAC_READ_SEARCH.
+        temporary = _fresh_name()
+        os.link(f"/proc/self/fd/{self.fd}", temporary, dst_dir_fd=self._parent_fd)
+        self._temporary = temporary
+        return temporary
+
+
+def _kept(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name == _ACL or name.startswith("user.")]
+
+
+def _fresh_name() -> bytes:
+    return TEMPORARY_PREFIX + os.urandom(8).hex().encode()

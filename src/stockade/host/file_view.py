@@ -1,0 +1,187 @@
+"""Reading a window of lines, in memory and time that the answer's size bounds.
+
+The file is read in blocks, and a block is split into lines only where it meets the window; before
+and after it, newlines are counted. Of a line only as much is kept as may be shown.
+
+A file of at most 16 MiB is read to its end: total lines, line endings and version are exact. A
+larger one is read only as far as the window needs: `total_lines` is then a lower bound (at least
+one more than the last line shown, if anything follows), `line_endings` is of what was read, and the
+version comes from the inode (see file_content). A window that begins beyond its first 64 MiB is
+refused with file_too_large.
+
+What is a line: what ends in LF, or the rest of the file after the last LF. A lone CR ends nothing.
+The empty file has 0 lines. An offset beyond the end gives no lines and the true total. A BOM is
+reported and not part of the first line, so that what is shown can be found by an edit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Final
+
+from stockade.host.file_content import (
+    EXACT_BYTES,
+    block_size,
+    content_version,
+    require_text,
+    stat_version,
+)
+from stockade.terms.call import ViewOperation
+from stockade.terms.fault import Code, failure
+from stockade.terms.outcome import ViewOutcome
+from stockade.terms.pathname import to_text
+
+SEEK_BYTES: Final = 64 << 20
+BOM: Final = b"\xef\xbb\xbf"
+_WIDEST_CHAR: Final = 4  # bytes of the longest UTF-8 character
+
+
+def view_file(fd: int, state: os.stat_result, path: bytes, operation: ViewOperation) -> ViewOutcome:
+    """The window of `operation` in the regular file `fd`, resolved as `path`.
+
+    Each line is cut to `max_line_chars` characters, its ending included in `lines` unless it was
+    cut. Lines are added while `max_bytes` holds them; the first is always given. Raises Failure:
+    not_a_text_file, file_too_large; OSError.
+    """
+    window = _Window(operation)
+    exact = state.st_size <= EXACT_BYTES
+    limit = EXACT_BYTES if exact else SEEK_BYTES
+    digest = hashlib.sha256()
+    position = 0
+    bom = False
+    at_end = False
+    while position < limit and (exact or not window.complete):
+        block = os.pread(fd, block_size(state.st_size - position), position)
+        if not block:
+            at_end = True
+            break
+        text = block
+        if not position:
+            require_text(block, path)
+            bom = block.startswith(BOM)
+            text = block.removeprefix(BOM)
+        if exact:
+            digest.update(block)
+        window.feed(text)
+        position += len(block)
+    at_end = at_end or not os.pread(fd, 1, position)
+    window.finish(at_end)
+    if not at_end and operation.offset > window.total:
+        raise failure(
+            Code.FILE_TOO_LARGE,
+            f"line {operation.offset} of {to_text(path)} lies beyond its first {SEEK_BYTES >> 20}"
+            " MiB",
+            bytes=state.st_size,
+        )
+    hashed = exact and at_end
+    return ViewOutcome(
+        path=to_text(path),
+        lines=tuple(window.lines),
+        first_line=operation.offset,
+        total_lines=window.total,
+        bytes=position if hashed else state.st_size,
+        version=content_version(digest.digest()) if hashed else stat_version(state),
+        line_endings=window.line_endings,
+        final_newline=_ends_in_newline(fd, position if hashed else state.st_size),
+        bom=bom,
+        cut=tuple(window.cut),
+        stopped_at_bytes=window.stopped_at_bytes,
+        total_lines_at_least=not at_end,
+    )
+
+
+def _ends_in_newline(fd: int, size: int) -> bool:
+    return size > 0 and os.pread(fd, 1, size - 1) == b"\n"
+
+
+class _Window:
+    """Takes a file block by block, counts its lines and keeps those that were asked for.
+
+    `_partial` is the beginning of the line that a block's end cut in two, as much as shows
+    whether it has to be cut, and `_open` whether such a line exists.
+    """
+
+    def __init__(self, operation: ViewOperation) -> None:
+        self._first = operation.offset
+        self._last = operation.offset + operation.limit - 1
+        self._chars = operation.max_line_chars
+        self._keep = operation.max_line_chars * _WIDEST_CHAR + len(b"\r\n") + 1
+        self._room = operation.max_bytes
+        self._partial = b""
+        self._open = False
+        self._newlines = 0
+        self._crlf = 0
+        self._ends_in_cr = False
+        self.lines: list[bytes] = []
+        self.cut: list[int] = []
+        self.stopped_at_bytes = False
+        self.total = 0
+
+    @property
+    def complete(self) -> bool:
+        """Nothing that follows can change the lines of the window."""
+        return self.stopped_at_bytes or self._newlines >= self._last
+
+    @property
+    def line_endings(self) -> str:
+        if not self._newlines:
+            return "none"
+        if not self._crlf:
+            return "lf"
+        return "crlf" if self._crlf == self._newlines else "mixed"
+
+    def feed(self, block: bytes) -> None:
+        if not block:
+            return
+        newlines = block.count(b"\n")
+        if not self.complete and self._newlines + newlines >= self._first - 1:
+            self._collect(block)
+        if b"\r" in block:  # counting pairs takes three times as long as counting newlines
+            self._crlf += block.count(b"\r\n")
+        self._crlf += self._ends_in_cr and block[:1] == b"\n"
+        self._ends_in_cr = block.endswith(b"\r")
+        self._newlines += newlines
+        self._open = not block.endswith(b"\n")
+
+    def finish(self, at_end: bool) -> None:
+        """The file, or what may be read of it, is over. Settles `total`."""
+        if self._partial and not self.complete:
+            self._take(self._newlines + 1, self._partial)
+        self.total = self._newlines + self._open
+        if not at_end and not self._open:
+            self.total += 1  # something follows the last newline that was read
+
+    def _collect(self, block: bytes) -> None:
+        """Take the lines of `block` that lie in the window."""
+        wanted = self._last - self._newlines
+        *lines, rest = block.split(b"\n", wanted)
+        skipped = max(0, self._first - 1 - self._newlines)
+        if lines and self._partial:
+            lines[0] = self._partial + lines[0]
+            self._partial = b""
+        for number, line in enumerate(lines[skipped:], self._newlines + skipped + 1):
+            self._take(number, line + b"\n")
+            if self.stopped_at_bytes:
+                return
+        if skipped <= len(lines) < wanted:
+            self._partial = (self._partial + rest[: self._keep])[: self._keep]
+
+    def _take(self, number: int, line: bytes) -> None:
+        shown = line if len(line) <= self._chars else self._shorten(line)
+        if self.lines and len(shown) > self._room:
+            self.stopped_at_bytes = True
+            return
+        if len(shown) < len(line):
+            self.cut.append(number)
+        self._room -= len(shown)
+        self.lines.append(shown)
+
+    def _shorten(self, line: bytes) -> bytes:
+        """The first `max_line_chars` characters, on a character's border; an undecodable byte
+        counts as one. A line with room for all of it keeps its ending, which counts nothing."""
+        body = line[: self._keep].removesuffix(b"\n").removesuffix(b"\r")
+        text = body.decode("utf-8", "surrogateescape")
+        if len(text) <= self._chars:
+            return line
+        return text[: self._chars].encode("utf-8", "surrogateescape")

@@ -1,0 +1,160 @@
+"""The messages between host and guest, as bytes; sandbox/wire.h describes them.
+
+Both ends run on one kernel, so integers are native. Reading is strict: a report has exactly its
+size, its magic, and the credentials that the kernel made; whatever else comes is dropped, and after
+a bounded number of such messages the peer counts as gone. Descriptors are never accepted.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from mmap import PAGESIZE
+from typing import Final, NamedTuple
+
+from stockade.terms.fault import Code, failure
+
+WIRE_VERSION: Final = 1
+INLINE_MAX: Final = 64 * 1024  # bytes of strings in the message itself; more go into a memfd
+BLOCK_MAX: Final = 3 * 1024 * 1024
+STRING_MAX: Final = 32 * PAGESIZE - 1  # MAX_ARG_STRLEN of execve(2), without its NUL
+PATHS_MAX: Final = 64
+STRINGS_MAX: Final = 65_536  # of arguments and of variables, each
+NOISE_MAX: Final = 16  # messages in a row that are no report, or not ours
+
+HELLO, PREFORK, READY, EXEC, EXIT, EXECFAIL, ERROR, PING, PONG = range(1, 10)
+UNREAD: Final = 1  # `where` of EXIT: the spare never read its request
+IN_MEMFD: Final = 1  # `flags` of EXEC
+
+_MAGIC: Final = 0x53544B44
+_COMMAND: Final = struct.Struct("=IIQ")
+_EXEC: Final = struct.Struct("=IIQIIIIQ")
+_REPORT: Final = struct.Struct("=IIQiIQQQ")
+_UCRED: Final = struct.Struct("=iII")
+# Room for credentials and for nothing else: descriptors that somebody sends are never installed.
+_CONTROL_SPACE: Final = socket.CMSG_SPACE(_UCRED.size)
+_SEND: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+_RECEIVE: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+
+
+class Report(NamedTuple):
+    """`sender` is the pid from the kernel's credentials, 0 if it has none on the host."""
+
+    type: int
+    id: int
+    value: int
+    where: int
+    utime_us: int
+    stime_us: int
+    maxrss_kb: int
+    sender: int
+
+
+class Gone(Exception):
+    """The peer closed, or talks nonsense. Never leaves the guest's modules."""
+
+
+def _parse(data: bytes, parts: list[tuple[int, int, bytes]], flags: int) -> Report | None:
+    if len(data) != _REPORT.size or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        return None
+    if len(parts) != 1 or parts[0][:2] != (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+        return None
+    magic, kind, ident, value, where, utime_us, stime_us, maxrss_kb = _REPORT.unpack(data)
+    if magic != _MAGIC:
+        return None
+    sender = _UCRED.unpack(parts[0][2])[0]
+    return Report(kind, ident, value, where, utime_us, stime_us, maxrss_kb, sender)
+
+
+def read(sock: socket.socket) -> Report | None:
+    """The next report, None when none is waiting. Raises Gone."""
+    for _ in range(NOISE_MAX):
+        try:
+            data, parts, flags, _address = sock.recvmsg(_REPORT.size + 1, _CONTROL_SPACE, _RECEIVE)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            # The peer went with something of ours unread. The error is reported once, ahead of
+            # what the peer had said: read on.
+            continue
+        except OSError as error:
+            raise Gone(str(error)) from error
+        if not data:
+            raise Gone("the connection ended")
+        report = _parse(data, parts, flags)
+        if report is not None:
+            return report
+    raise Gone("the peer sends what is no report")
+
+
+def wait(deadline: float, *socks: socket.socket) -> bool:
+    """True when one of them is readable or ended, False when `deadline` (monotonic) has passed."""
+    poller = select.poll()
+    for sock in socks:
+        poller.register(sock, select.POLLIN)
+    left_ms = max(0.0, deadline - time.monotonic()) * 1000
+    return bool(poller.poll(left_ms))
+
+
+def pack_strings(
+    paths: Sequence[bytes],
+    argv: Sequence[bytes],
+    env: Sequence[tuple[bytes, bytes]],
+    cwd: bytes,
+) -> bytes:
+    """The string block. Raises Failure(invalid_argument, argument_too_large)."""
+    if not 1 <= len(paths) <= PATHS_MAX or not all(paths) or not argv or cwd[:1] != b"/":
+        raise failure(Code.INVALID_ARGUMENT, "a command needs an absolute cwd, a path and argv[0]")
+    if any(not name or b"=" in name for name, _ in env):
+        raise failure(Code.INVALID_ARGUMENT, "a variable's name is empty or holds '='")
+    strings = [cwd, *paths, *argv, *(b"%b=%b" % pair for pair in env)]
+    block = b"\0".join((*strings, b""))
+    if block.count(0) != len(strings):
+        raise failure(Code.INVALID_ARGUMENT, "an argument or a variable holds a NUL byte")
+    if len(block) > STRING_MAX:
+        longest = max(map(len, strings))
+        if longest > STRING_MAX:
+            raise failure(
+                Code.ARGUMENT_TOO_LARGE,
+                f"one argument or variable may have {STRING_MAX} bytes",
+                bytes=longest,
+                limit_bytes=STRING_MAX,
+            )
+    if len(block) > BLOCK_MAX or len(argv) > STRINGS_MAX or len(env) > STRINGS_MAX:
+        raise failure(
+            Code.ARGUMENT_TOO_LARGE,
+            f"arguments and variables together may have {BLOCK_MAX} bytes",
+            bytes=len(block),
+            limit_bytes=BLOCK_MAX,
+        )
+    return block
+
+
+def send_command(sock: socket.socket, kind: int, ident: int, *fds: int) -> None:
+    """PREFORK with one descriptor, or PING. Raises OSError; never waits."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    sock.sendmsg((_COMMAND.pack(_MAGIC, kind, ident),), rights, _SEND)
+
+
+def send_exec(
+    sock: socket.socket, ident: int, counts: tuple[int, int, int], block: bytes, fds: Sequence[int]
+) -> None:
+    """EXEC with `counts` of paths, arguments and variables. Raises OSError; never waits."""
+    if len(block) > INLINE_MAX:
+        with open(os.memfd_create("exec", os.MFD_CLOEXEC), "wb", buffering=0) as memory:
+            memory.write(block)
+            _send_exec(sock, (ident, *counts, IN_MEMFD, len(block)), b"", (*fds, memory.fileno()))
+    else:
+        _send_exec(sock, (ident, *counts, 0, len(block)), block, fds)
+
+
+def _send_exec(
+    sock: socket.socket, words: tuple[int, ...], block: bytes, fds: Sequence[int]
+) -> None:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+    sock.sendmsg((_EXEC.pack(_MAGIC, EXEC, *words), block), rights, _SEND)

@@ -1,0 +1,199 @@
+"""The control groups of a lease: limits for its calls, groups to kill, the guest outside.
+
+One layout serves hybrid hosts (v1 controllers beside an empty cgroup2 hierarchy) and cgroup2
+hosts. In the unified hierarchy a lease has
+
+    stockade-INSTANCE/LEASE/guests/SANDBOX          pid 1, never limited, so that a call that uses
+                                                    up a limit can't take the guest with it
+    stockade-INSTANCE/LEASE/limits/SANDBOX/call-N   one group per call: what cgroup.kill ends and
+                                                    whose cpu.stat is the call's own
+
+Limits nest: the lease's are on `limits`, those of a narrower plan on `limits/SANDBOX`. On a hybrid
+host they are on `stockade-INSTANCE/LEASE` and `.../LEASE/SANDBOX` of each v1 controller, and calls
+enter the latter. A group is made, entered and removed by its exact name; nothing that this instance
+did not create is touched.
+
+Moving a process waits for an RCU grace period, 6 to 25 ms, unless the last move is under 10 ms old
+(measured): callers place processes ahead of time, off the path of a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from stockade.host.cgroup import PREFIX, Hierarchies, counter, kill, remove_tree, write
+from stockade.terms.fault import Code, failure
+from stockade.terms.plan import Limits
+
+_CPU_PERIOD_US: Final = 100_000
+_UNIFIED_CONTROLLERS: Final = "+memory +pids +cpu"
+
+
+class LeaseGroups:
+    """Creation is idempotent; `remove` gives what could not be removed."""
+
+    def __init__(self, hierarchies: Hierarchies, instance: str, lease_id: str) -> None:
+        name = f"{PREFIX}{instance}"
+        self._host = hierarchies
+        self.unified = hierarchies.unified / name / lease_id
+        self._v1 = {c: path / name / lease_id for c, path in hierarchies.v1.items()}
+        # Controllers mounted together (cpu,cpuacct) are one directory.
+        self._v1_dirs = sorted(set(self._v1.values()))
+
+    def create(self, limits: Limits) -> None:
+        """Raises Failure(engine_unavailable)."""
+        try:
+            for directory in (self.unified / "guests", self.unified / "limits", *self._v1_dirs):
+                directory.mkdir(parents=True, exist_ok=True)
+            if not self._host.hybrid:
+                # Limits are handed down to the level of sandboxes. "No internal processes" holds
+                # at each: only guests/SANDBOX and call-N ever have any.
+                for parent in (
+                    self._host.unified,
+                    self.unified.parent,
+                    self.unified,
+                    self.unified / "limits",
+                ):
+                    write(parent / "cgroup.subtree_control", _UNIFIED_CONTROLLERS)
+            _limit(self._v1, self.unified / "limits", limits)
+        except OSError as error:
+            raise failure(
+                Code.ENGINE_UNAVAILABLE, f"the lease's cgroups could not be made: {error}"
+            ) from error
+
+    def sandbox(self, name: str) -> SandboxGroups:
+        return SandboxGroups(
+            guest=self.unified / "guests" / name,
+            calls=self.unified / "limits" / name,
+            v1={controller: path / name for controller, path in self._v1.items()},
+            outside=[path.parent for path in self._v1_dirs],
+        )
+
+    def remove(self) -> list[str]:
+        """Remove all groups of the lease; names those that are still in use."""
+        left = remove_tree(self.unified)
+        for directory in self._v1_dirs:
+            for group in (directory, *(p for p in _subdirectories(directory))):
+                _forget_pages(group)
+            left += remove_tree(directory)
+        return left
+
+    def remove_instance(self) -> None:
+        """Remove the instance's own directories when no lease is left in them."""
+        for directory in (self.unified.parent, *(path.parent for path in self._v1_dirs)):
+            with suppress(OSError):
+                directory.rmdir()
+
+
+class SandboxGroups:
+    """The groups of one sandbox of a lease."""
+
+    def __init__(
+        self, *, guest: Path, calls: Path, v1: dict[str, Path], outside: Sequence[Path]
+    ) -> None:
+        self._guest = guest
+        self._calls = calls
+        self._v1 = v1
+        self._v1_dirs = sorted(set(v1.values()))
+        self._outside = outside
+        self._memory = v1.get("memory", calls)
+        self._pids = v1.get("pids", calls)
+
+    def create(self, limits: Limits) -> tuple[Path, ...]:
+        """Make the groups and set the plan's limits; gives those that the launcher enters, so that
+        the inside's cgroup namespace has its root there and shows no name of the host's.
+        Raises Failure(sandbox_unavailable)."""
+        try:
+            for directory in (self._guest, self._calls, *self._v1_dirs):
+                directory.mkdir()
+            _limit(self._v1, self._calls, limits)
+        except OSError as error:
+            raise failure(
+                Code.SANDBOX_UNAVAILABLE, f"the sandbox's cgroups could not be made: {error}"
+            ) from error
+        return (self._guest, *self._v1_dirs)
+
+    def exempt(self, pid: int) -> None:
+        """Take the guest out of the limited v1 groups that its launcher entered."""
+        for directory in self._outside:
+            write(directory / "cgroup.procs", str(pid))
+
+    def place(self, pid: int, call: str) -> Path:
+        """Make a call's group and move `pid` into it and under the limits. Blocks for a grace
+        period. Raises OSError (ESRCH when the process is gone)."""
+        group = self._calls / call
+        group.mkdir()
+        for directory in (group, *self._v1_dirs):
+            write(directory / "cgroup.procs", str(pid))
+        return group
+
+    def oom_kills(self) -> int:
+        name = "memory.oom_control" if self._v1 else "memory.events"
+        return counter((self._memory / name).read_text(), "oom_kill")
+
+    def pids_refused(self) -> int:
+        """Forks that a pids limit refused, this sandbox's or the lease's."""
+        return counter((self._pids / "pids.events").read_text(), "max")
+
+    def start_peak(self) -> None:
+        """Restart the high-water mark of memory; only meaningful when no other call runs."""
+        if self._v1:
+            write(self._memory / "memory.max_usage_in_bytes", "0")
+
+    def peak_bytes(self) -> int | None:
+        if self._v1:
+            return int((self._memory / "memory.max_usage_in_bytes").read_text())
+        return None  # memory.peak can't be restarted before Linux 6.12
+
+    def kill(self, timeout_s: float) -> bool:
+        """End all processes, commands first; True when both groups are confirmed empty."""
+        calls = kill(self._calls, timeout_s)
+        return kill(self._guest, timeout_s) and calls
+
+    def remove(self) -> list[str]:
+        left: list[str] = []
+        for directory in self._v1_dirs:
+            _forget_pages(directory)
+        for root in (self._calls, self._guest, *self._v1_dirs):
+            left += remove_tree(root)
+        return left
+
+
+def _limit(v1: dict[str, Path], unified: Path, limits: Limits) -> None:
+    for path, value in _settings(v1, unified, limits):
+        write(path, value)
+
+
+def _settings(v1: dict[str, Path], unified: Path, limits: Limits) -> Iterator[tuple[Path, str]]:
+    quota = str(limits.cpu_millis * _CPU_PERIOD_US // 1000)
+    if v1:
+        yield v1["memory"] / "memory.limit_in_bytes", str(limits.memory_bytes)
+        swap = v1["memory"] / "memory.memsw.limit_in_bytes"
+        if swap.exists():
+            yield swap, str(limits.memory_bytes)
+        yield v1["pids"] / "pids.max", str(limits.pids)
+        yield v1["cpu"] / "cpu.cfs_period_us", str(_CPU_PERIOD_US)
+        yield v1["cpu"] / "cpu.cfs_quota_us", quota
+    else:
+        yield unified / "memory.max", str(limits.memory_bytes)
+        swap = unified / "memory.swap.max"
+        if swap.exists():
+            yield swap, "0"
+        yield unified / "pids.max", str(limits.pids)
+        yield unified / "cpu.max", f"{quota} {_CPU_PERIOD_US}"
+
+
+def _subdirectories(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    return [entry for entry in directory.iterdir() if entry.is_dir()]
+
+
+def _forget_pages(group: Path) -> None:
+    """Let go of the pages charged to a v1 memory group. Without this it stays as a zombie for as
+    long as one is: 1,000 sandboxes left 1,000 of them. Refused (EBUSY) while it has processes."""
+    with suppress(OSError):
+        write(group / "memory.force_empty", "0")

@@ -1,0 +1,120 @@
+"""The directory of one lease on the host: where its parts are, how it is filled, and its boot mark.
+
+    base      the source, copied once and never written again
+    disk.img  everything the lease writes (stockade.host.disks)
+    boot      the boot in which the two were last used
+
+Nothing here is synced to the host's disk while it is used. As long as the kernel lives that loses
+nothing, whoever dies. The mark is removed, after a sync, when the workspace is closed in good order;
+a mark of another boot means that power was lost under an open workspace, which is refused for good.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from stockade.host.space import SpaceCheck
+from stockade.host.treecopy import TreeCopy, exclusion
+from stockade.terms.fault import Code, failure
+from stockade.terms.ports import SourceReport, WorkspaceSpec
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+def current_boot() -> str:
+    """The kernel's name for this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseDirectory:
+    path: Path
+    boot: str
+
+    @property
+    def base(self) -> str:
+        return str(self.path / "base")
+
+    @property
+    def image(self) -> str:
+        return str(self.path / "disk.img")
+
+    @property
+    def new_image(self) -> str:
+        """A disk that a reset has made and not yet put in place."""
+        return str(self.path / "disk.new")
+
+    def fill(self, spec: WorkspaceSpec, space: SpaceCheck, avoid: tuple[int, int]) -> SourceReport:
+        """Copy the source into `base.part`; `finish` makes it the base. `avoid` is the directory
+        (device, inode) that no copy descends into. Raises Failure: source_unusable,
+        storage_unavailable."""
+        part = self.path / "base.part"
+        part.mkdir(mode=0o755)
+        os.chown(part, spec.uid_base, spec.uid_base)
+        if spec.source is None:
+            return SourceReport(0, 0, 0)
+        try:
+            source = os.open(spec.source, _DIRECTORY)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise failure(Code.SOURCE_UNUSABLE, f"the source can't be opened: {reason}") from error
+        try:
+            target = os.open(part, _DIRECTORY)
+            try:
+                copy = TreeCopy(
+                    source,
+                    target,
+                    spec.uid_base,
+                    excluded=exclusion(spec.excludes),
+                    avoid=avoid,
+                    check_space=space.take,
+                )
+                report = copy.run()
+            finally:
+                os.close(target)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise failure(
+                    Code.STORAGE_UNAVAILABLE, "the host's disk is full; nothing was kept"
+                ) from error
+            raise failure(
+                Code.SOURCE_UNUSABLE,
+                f"the source can't be copied at {error.filename}: {error.strerror}",
+            ) from error
+        finally:
+            os.close(source)
+        return SourceReport(report.files, report.bytes, report.skipped)
+
+    def finish(self) -> None:
+        """The last step of a create: a lease without `base` was never finished."""
+        self._mark.write_text(self.boot)
+        (self.path / "base.part").rename(self.base)
+
+    def claim(self) -> None:
+        """Mark it as used in this boot. Raises Failure(workspace_unavailable) for a lease that was
+        never finished or that was open when power was lost."""
+        if not os.path.exists(self.base):
+            raise failure(Code.WORKSPACE_UNAVAILABLE, "the lease has no workspace on this host")
+        try:
+            known = self._mark.read_text()
+        except FileNotFoundError:
+            self._mark.write_text(self.boot)
+            return
+        if known != self.boot:
+            raise failure(
+                Code.WORKSPACE_UNAVAILABLE,
+                "the host went down while the workspace was open; release the lease",
+            )
+
+    def settled(self) -> None:
+        """Everything is unmounted and synced: the next boot may go on with it."""
+        self._mark.unlink(missing_ok=True)
+
+    @property
+    def _mark(self) -> Path:
+        return self.path / "boot"

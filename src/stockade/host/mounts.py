@@ -1,0 +1,142 @@
+"""The mount namespace that all leases' mounts live in.
+
+One thread of the daemon leaves the host's mount namespace for a private copy of it and executes
+what is submitted to it, one function at a time. A mount namespace belongs to a task, not to a
+process, so every other thread still sees the host as it is, and the host's mount table never grows:
+each `unshare` anywhere on the host copies that table, 1 ms for a thousand mounts. When the thread
+ends, or the process dies in whatever way, the kernel takes all mounts down that no sandbox holds.
+
+A descriptor opened in this namespace works in every thread. A child started by `spawn` begins
+inside it, because fork copies the namespaces of the calling thread. Mount events of the host still
+arrive (slave), so that an unmount there is not blocked by our copy; nothing propagates back.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import IO, Any, Final, TypeVar
+
+from stockade.host import syscalls
+from stockade.terms.fault import Code, failure
+
+T = TypeVar("T")
+_Job = Callable[[], None]
+
+# Mount points and nothing else are made here.
+_HOLDER_OPTIONS: Final = {"size": "16m", "nr_inodes": "262144", "mode": "0755"}
+
+
+class MountHolder:
+    """Starts the thread; `directory` must be an absolute path and is made if it is absent.
+
+    `path` is that directory: on the host it stays empty, in the namespace it is a small tmpfs.
+    Raises Failure(engine_unavailable) where mount namespaces can't be made. A program that asks
+    for PR_SET_PDEATHSIG after `spawn` is tied to the thread, which lives until `close`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.path: Final = str(directory)
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        started: Future[int] = Future()
+        self._thread = threading.Thread(
+            target=self._serve, args=(started,), name="mounts", daemon=True
+        )
+        self._thread.start()
+        try:
+            self.namespace_fd: Final = started.result()
+        except OSError as error:
+            raise failure(
+                Code.ENGINE_UNAVAILABLE, f"a private mount namespace could not be made: {error}"
+            ) from error
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Execute in the namespace and give the result; exceptions travel back.
+
+        Not to be called from a function that runs there: it would wait for itself.
+        """
+        result: Future[T] = Future()
+
+        def job() -> None:
+            try:
+                result.set_result(function())
+            except BaseException as error:
+                result.set_exception(error)
+
+        if not self._thread.is_alive():
+            raise failure(Code.SHUTTING_DOWN, "the mount namespace is closed")
+        self._jobs.put(job)
+        return result.result()
+
+    def spawn(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        pass_fds: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
+        stdin: int | IO[Any] | None = subprocess.DEVNULL,
+        stdout: int | IO[Any] | None = subprocess.DEVNULL,
+        stderr: int | IO[Any] | None = subprocess.DEVNULL,
+    ) -> subprocess.Popen[bytes]:
+        """Start a program whose first mount namespace is this one. `env` None is empty."""
+        return self.run(
+            lambda: subprocess.Popen(
+                list(argv),
+                pass_fds=tuple(pass_fds),
+                env=dict(env or {}),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd="/",
+            )
+        )
+
+    def attach(self, mount_fd: int, target: str) -> None:
+        """Put a detached mount at `target`. To be called inside (from a submitted function)."""
+        syscalls.move_mount(
+            mount_fd,
+            b"",
+            syscalls.AT_FDCWD,
+            os.fsencode(target),
+            syscalls.MOVE_MOUNT_F_EMPTY_PATH,
+        )
+
+    def close(self) -> None:
+        """End the thread. The mounts go with the namespace's last user. Idempotent."""
+        if self._thread.is_alive():
+            self._jobs.put(None)
+            self._thread.join()
+            os.close(self.namespace_fd)
+
+    def _serve(self, started: Future[int]) -> None:
+        try:
+            started.set_result(self._enter())
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _enter(self) -> int:
+        # CLONE_NEWNS unshares this thread's root and working directory too (CLONE_FS).
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.set_propagation(b"/", syscalls.MS_REC | syscalls.MS_SLAVE)
+        os.chdir("/")
+        mount = syscalls.new_mount(
+            "tmpfs",
+            _HOLDER_OPTIONS,
+            attributes=syscalls.MOUNT_ATTR_NOSUID
+            | syscalls.MOUNT_ATTR_NODEV
+            | syscalls.MOUNT_ATTR_NOEXEC,
+        )
+        try:
+            self.attach(mount, self.path)
+        finally:
+            os.close(mount)
+        return os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,0 +1,71 @@
+"""Reads the policy data: shipped inside the package, or the repository's own in a checkout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from stockade.decide import policy
+from stockade.decide.policy import MAX_FILE_BYTES, Policy
+from stockade.terms.fault import Code, Failure, failure
+
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Item = TypeVar("_Item", bound=_Named)
+
+
+def policy_directory() -> Path:
+    """The wheel's copy if there is one, else `policy/` beside `src/`."""
+    shipped = _PACKAGE / "_data" / "policy"
+    return shipped if shipped.is_dir() else _PACKAGE.parents[1] / "policy"
+
+
+def load_policy(directory: Path | None = None) -> Policy:
+    """Everything under `directory` (default: `policy_directory()`), checked.
+
+    Raises Failure(internal) that names the file and the place in it. There is no partial policy:
+    one bad file and nothing starts.
+    """
+    root = policy_directory() if directory is None else directory
+    try:
+        return policy.make_policy(
+            grants=_read(root / "grants", policy.parse_grant),
+            ceilings=_read(root / "ceilings", policy.parse_ceiling),
+            profiles=_read(root / "profiles", policy.parse_profile),
+            seccomp=_read(root / "seccomp", policy.parse_seccomp),
+        )
+    except ValueError as error:
+        raise _bad(root, str(error)) from error
+
+
+def _read(directory: Path, parse: Callable[[bytes], _Item]) -> tuple[_Item, ...]:
+    try:
+        files = sorted(directory.iterdir())
+    except OSError as error:
+        raise _bad(directory, error.strerror or "unreadable") from error
+    items = []
+    for file in files:
+        if file.suffix != ".json":
+            raise _bad(file, "only .json files belong here")
+        try:
+            with file.open("rb") as stream:
+                item = parse(stream.read(MAX_FILE_BYTES + 1))
+        except OSError as error:
+            raise _bad(file, error.strerror or "unreadable") from error
+        except ValueError as error:
+            raise _bad(file, str(error)) from error
+        if item.name != file.stem:
+            raise _bad(file, f"the name inside is {item.name!r}")
+        items.append(item)
+    return tuple(items)
+
+
+def _bad(place: Path, message: str) -> Failure:
+    return failure(Code.INTERNAL, f"policy data: {place.parent.name}/{place.name}: {message}")

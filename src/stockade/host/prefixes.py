@@ -1,0 +1,57 @@
+"""Makes the directories that a plan mounts, inside a tree that a sandbox can change.
+
+A granted prefix that does not exist is made as an empty directory; a denied path that does not
+exist too, because a denial must hold while its object is absent (CVE-2026-25725). Every step is by
+descriptor and refuses symlinks: a link that an earlier call left can't choose what is mounted.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from stockade.terms.fault import Code, failure
+
+
+def ensure(root_fd: int, path: str, owner: int, *, file_allowed: bool = False) -> None:
+    """Make the directory `path` (absolute, below the lease root) where it is missing, owned by host
+    id `owner`, mode 0755. `file_allowed` accepts an existing regular file as the last component.
+    Raises Failure(unenforceable) when a component is a symlink or no directory."""
+    parts = [part for part in path.encode("utf-8", "surrogateescape").split(b"/") if part]
+    current = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root_fd)
+    try:
+        for index, part in enumerate(parts):
+            last = index == len(parts) - 1
+            found = _open(current, part, owner)
+            os.close(current)
+            current = found
+            mode = os.fstat(found).st_mode
+            if not stat.S_ISDIR(mode) and not (last and file_allowed and stat.S_ISREG(mode)):
+                kind = "a symlink" if stat.S_ISLNK(mode) else "not a directory"
+                raise failure(
+                    Code.UNENFORCEABLE,
+                    f"{path} can't be mounted: {part.decode(errors='replace')} in it is {kind}",
+                    rule="scope",
+                )
+    except OSError as error:
+        raise failure(
+            Code.UNENFORCEABLE, f"{path} can't be mounted: {error.strerror}", rule="scope"
+        ) from error
+    finally:
+        os.close(current)
+
+
+def _open(directory: int, name: bytes, owner: int) -> int:
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, dir_fd=directory)
+    except FileNotFoundError:
+        try:
+            os.mkdir(name, 0o755, dir_fd=directory)
+        except FileExistsError:
+            return os.open(name, flags, dir_fd=directory)
+        made = os.open(name, flags, dir_fd=directory)
+        # Through a descriptor that was opened without following: it is what mkdir made, or what
+        # somebody put there since, which then loses its owner to the lease's own user.
+        os.chown(name, owner, owner, dir_fd=directory, follow_symlinks=False)
+        return made

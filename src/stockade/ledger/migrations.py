@@ -1,0 +1,85 @@
+"""The ledger's tables, one forward step per version.
+
+`MIGRATIONS[n]` brings a database of version n to n + 1; `PRAGMA user_version` says where it is and
+`application_id` that it is ours. A step and its new version number are one transaction, so a crash
+leaves either the old or the new version. There is no way back: a database of a newer version is
+refused, because writing it with an older program could lose what that program does not know.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from stockade.terms.fault import Code, failure
+
+# "Stkd": tells a ledger from another program's database.
+APPLICATION_ID: Final = 0x53746B64
+
+_V1: Final = (
+    """
+    CREATE TABLE lease (
+        id TEXT PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        trajectory TEXT NOT NULL,
+        name TEXT NOT NULL,
+        generation INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        source BLOB,
+        excludes TEXT NOT NULL,
+        image TEXT NOT NULL,
+        env TEXT NOT NULL,
+        uid_base INTEGER NOT NULL,
+        capability TEXT NOT NULL,
+        token TEXT NOT NULL,
+        chain TEXT NOT NULL,
+        created_at_s REAL NOT NULL,
+        expires_at_s REAL NOT NULL,
+        not_after_s REAL NOT NULL,
+        workspace_version INTEGER NOT NULL
+    ) STRICT
+    """,
+    "CREATE UNIQUE INDEX lease_name ON lease (tenant, trajectory, name) WHERE state <> 'released'",
+    "CREATE UNIQUE INDEX lease_uid ON lease (uid_base) WHERE state <> 'released'",
+    "CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT",
+    "INSERT INTO counter (name, value) VALUES ('uid_slot', 0)",
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1,)
+CURRENT: Final = len(MIGRATIONS)
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring the database up to `CURRENT`. Raises Failure(storage_unavailable) if it belongs to
+    another program or a newer version, sqlite3.Error if it can't be read or written."""
+    version = _pragma(connection, "user_version")
+    owner = _pragma(connection, "application_id")
+    if version == 0 and owner == 0:
+        tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if tables:
+            raise failure(Code.STORAGE_UNAVAILABLE, "the ledger file is another program's database")
+    elif owner != APPLICATION_ID:
+        raise failure(Code.STORAGE_UNAVAILABLE, "the ledger file is another program's database")
+    if version > CURRENT:
+        raise failure(
+            Code.STORAGE_UNAVAILABLE,
+            f"the ledger has version {version}; this program knows versions up to {CURRENT}: "
+            "use the newer program, or another state directory",
+            version=version,
+            known=CURRENT,
+        )
+    for number in range(version, CURRENT):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in MIGRATIONS[number]:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {number + 1}")
+            connection.execute("COMMIT")
+        except sqlite3.Error:
+            connection.execute("ROLLBACK")
+            raise
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])

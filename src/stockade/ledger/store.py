@@ -1,0 +1,155 @@
+"""The durable state of one installation: a SQLite file in WAL mode.
+
+One connection writes, guarded by a lock, every method one transaction with `synchronous = FULL`: a
+lease that was answered for is there after a power cut (0.24 ms a transaction). One connection only
+reads, under a lock of its own, so that a call that looks its lease up does not wait for another
+lease's fsync; WAL lets it see every transaction that has been committed before.
+
+The partial unique indexes over leases that are not released are what makes `create` idempotent and
+keeps two leases from sharing a range of user ids, whatever the flow above does.
+
+sqlite3.Error is translated here, once, to Failure(storage_unavailable).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from stockade.ledger.migrations import migrate
+from stockade.ledger.rows import COLUMNS, Cell, from_row, to_row
+from stockade.terms.fault import Code, failure
+from stockade.terms.lease import LeaseRecord
+
+BUSY_MS: Final = 5000
+# Statements are put together from column names of this package; values are always bound.
+_NAMES: Final = ", ".join(COLUMNS)
+_VALUES: Final = ", ".join(f":{name}" for name in COLUMNS)
+_CHANGES: Final = ", ".join(f"{name} = :{name}" for name in COLUMNS if name != "id")
+_SELECT: Final = f"SELECT {_NAMES} FROM lease"  # noqa: S608
+_INSERT: Final = f"INSERT INTO lease ({_NAMES}) VALUES ({_VALUES})"  # noqa: S608
+_UPDATE: Final = f"UPDATE lease SET {_CHANGES} WHERE id = :id"  # noqa: S608
+
+
+class SqliteLedger:
+    """Implements `terms.ports.Ledger`. Thread-safe."""
+
+    def __init__(self, path: str) -> None:
+        """Open or make the ledger at `path` (mode 0600: it holds tokens). Raises
+        Failure(storage_unavailable) for a damaged, foreign or newer file."""
+        self._write_lock = threading.Lock()
+        self._read_lock = threading.Lock()
+        with _translated():
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._writer = _open(path)
+            try:
+                _check(self._writer)
+                self._reader = _open(path)
+                self._reader.execute("PRAGMA query_only = ON")
+            except BaseException:
+                self._writer.close()
+                raise
+
+    def add_lease(self, record: LeaseRecord) -> None:
+        """Raises Failure(key_reused) if its id, name or user ids belong to another lease."""
+        with self._transaction() as connection:
+            try:
+                connection.execute(_INSERT, to_row(record))
+            except sqlite3.IntegrityError as error:
+                raise failure(
+                    Code.KEY_REUSED,
+                    f"a lease {record.tenant}/{record.trajectory} named {record.name} exists",
+                ) from error
+
+    def put_lease(self, record: LeaseRecord) -> None:
+        """Replace the row of `record.id`. Raises Failure(internal) if there is none."""
+        with self._transaction() as connection:
+            if connection.execute(_UPDATE, to_row(record)).rowcount != 1:
+                raise failure(Code.INTERNAL, f"lease {record.id} is not in the ledger")
+
+    def lease(self, lease_id: str) -> LeaseRecord | None:
+        found = self._read(f"{_SELECT} WHERE id = ?", (lease_id,))
+        return found[0] if found else None
+
+    def find_lease(self, tenant: str, trajectory: str, name: str) -> LeaseRecord | None:
+        found = self._read(
+            f"{_SELECT} WHERE tenant = ? AND trajectory = ? AND name = ? AND state <> 'released'",
+            (tenant, trajectory, name),
+        )
+        return found[0] if found else None
+
+    def leases(self, tenant: str | None = None) -> Sequence[LeaseRecord]:
+        """Every lease that is not released, oldest first; those of `tenant`, or of all."""
+        return self._read(
+            f"{_SELECT} WHERE state <> 'released' AND (?1 IS NULL OR tenant = ?1)"
+            " ORDER BY created_at_s, rowid",
+            (tenant,),
+        )
+
+    def next_uid_slot(self) -> int:
+        """0, 1, 2, …: never the same twice, also after a crash."""
+        with self._transaction() as connection:
+            row = connection.execute(
+                "UPDATE counter SET value = value + 1 WHERE name = 'uid_slot' RETURNING value - 1"
+            ).fetchone()
+            return int(row[0])
+
+    def close(self) -> None:
+        with self._write_lock, self._read_lock, _translated():
+            self._reader.close()
+            self._writer.close()
+
+    def _read(self, statement: str, values: Sequence[Cell]) -> list[LeaseRecord]:
+        with self._read_lock, _translated():
+            rows = self._reader.execute(statement, values).fetchall()
+        return [from_row(row) for row in rows]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._write_lock, _translated():
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+                self._writer.execute("COMMIT")
+            except BaseException:
+                # A full disk can end the transaction by itself; there is none to roll back then.
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                raise
+
+
+def _open(path: str) -> sqlite3.Connection:
+    # isolation_level None: transactions begin and end where this module says so.
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        connection.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    """Refuse a damaged file before anything is written to it, then bring it up to date."""
+    damage = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    if damage != "ok":
+        raise failure(Code.STORAGE_UNAVAILABLE, f"the ledger file is damaged: {damage}")
+    migrate(connection)
+    mode = str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+    if mode != "wal":
+        raise failure(
+            Code.STORAGE_UNAVAILABLE, f"the state directory's file system allows no WAL ({mode})"
+        )
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise failure(Code.STORAGE_UNAVAILABLE, f"the ledger can't be used: {error}") from error

@@ -1,0 +1,188 @@
+"""Everything around leases in one piece: the real ledger, artifacts, tokens, policy and file tools
+over the fake engine and workspaces, on a manual clock.
+
+Two houses opened one after the other on the same directory are a daemon before and after a restart.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from stockade.decide.grant_file import CeilingFile
+from stockade.decide.policy import Policy
+from stockade.decide.tokens import SECRET_BYTES, KeyRing, verify
+from stockade.flow.lease_request import LeaseRequest
+from stockade.flow.leases import Leases
+from stockade.flow.minting import Minter
+from stockade.flow.running import Running
+from stockade.flow.sandboxes import Sandboxes
+from stockade.flow.steps import LeaseSteps
+from stockade.flow.sweeper import Sweeper
+from stockade.host.cancel import EventfdCancel
+from stockade.host.file_locks import FileLocks
+from stockade.host.files import LeaseFiles
+from stockade.host.policy_files import load_policy
+from stockade.ledger.artifacts import FileArtifacts
+from stockade.ledger.store import SqliteLedger
+from stockade.terms.call import Permit
+from stockade.terms.fault import Code, Failure
+from stockade.terms.lease import LeaseRecord
+from stockade.terms.outcome import End
+from stockade.testing.clock import ManualClock
+from stockade.testing.fake_engine import FakeEngine
+from stockade.testing.fake_workspaces import FakeWorkspaces
+from stockade.testing.faults import Point, unarmed
+
+KID: Final = "k1"
+TENANT: Final = "acme"
+
+
+class PointedLedger(SqliteLedger):
+    """The real ledger with a point before and after each write: ledger.add, ledger.put.STATE."""
+
+    def __init__(self, path: str, point: Point) -> None:
+        super().__init__(path)
+        self._point = point
+
+    def add_lease(self, record: LeaseRecord) -> None:
+        self._point("ledger.add")
+        super().add_lease(record)
+        self._point("ledger.add.done")
+
+    def put_lease(self, record: LeaseRecord) -> None:
+        self._point(f"ledger.put.{record.state}")
+        super().put_lease(record)
+        self._point(f"ledger.put.{record.state}.done")
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    policy: Policy
+    ring: KeyRing
+    clock: ManualClock
+    ledger: SqliteLedger
+    workspaces: FakeWorkspaces
+    engine: FakeEngine
+    artifacts: FileArtifacts
+    running: Running
+    sandboxes: Sandboxes
+    steps: LeaseSteps
+    leases: Leases
+    sweeper: Sweeper
+
+    def request(self, trajectory: str = "run-1", **changes: object) -> LeaseRequest:
+        """A plain request of the tenant `TENANT`."""
+        values = {"tenant": TENANT, "trajectory": trajectory, **changes}
+        return LeaseRequest.model_validate(values)
+
+    def permit(self, token: str) -> Permit:
+        return verify(token, self.ring, self.clock())
+
+    def workspace(self, record: LeaseRecord) -> Path:
+        """The host directory that holds the lease's workspace."""
+        return Path(self.leases.workspace(record).tree.path) / "workspace"
+
+    def left_behind(self) -> list[str]:
+        """The ids of the leases that anything is on the disk of, once for each place."""
+        places = [self.workspaces.directory, self.engine.directory, self.artifacts.directory]
+        return [name for place in places if os.path.isdir(place) for name in os.listdir(place)]
+
+    def close(self) -> None:
+        self.engine.close()
+        self.workspaces.close()
+        self.ledger.close()
+
+
+def open_house(
+    directory: str,
+    *,
+    clock: ManualClock | None = None,
+    point: Point = unarmed,
+    ceiling: Callable[[CeilingFile], CeilingFile] = lambda given: given,
+) -> House:
+    """Open the state below `directory`. `ceiling` changes the tenants' ceiling."""
+    clock = clock or ManualClock()
+    policy = load_policy()
+    ring = KeyRing({KID: bytes(SECRET_BYTES)})
+    os.makedirs(directory, exist_ok=True)
+    ledger = PointedLedger(os.path.join(directory, "ledger.db"), point)
+    workspaces = FakeWorkspaces(
+        os.path.join(directory, "workspaces"),
+        lambda root_fd, owner: LeaseFiles(root_fd, FileLocks(), owner),
+        point,
+    )
+    engine = FakeEngine(os.path.join(directory, "engine"), clock, point)
+    artifacts = FileArtifacts(os.path.join(directory, "artifacts"), secrets.token_hex)
+    running = Running(EventfdCancel)
+    sandboxes = Sandboxes(engine)
+    steps = LeaseSteps(
+        ledger=ledger,
+        workspaces=workspaces,
+        engine=engine,
+        artifacts=artifacts,
+        running=running,
+        sandboxes=sandboxes,
+    )
+    minter = Minter(
+        ring,
+        KID,
+        grant_named=policy.grant,
+        ceiling_for=lambda tenant: ceiling(policy.ceiling("default")),
+    )
+    leases = Leases(steps, minter, clock=clock, random_hex=secrets.token_hex)
+    return House(
+        policy=policy,
+        ring=ring,
+        clock=clock,
+        ledger=ledger,
+        workspaces=workspaces,
+        engine=engine,
+        artifacts=artifacts,
+        running=running,
+        sandboxes=sandboxes,
+        steps=steps,
+        leases=leases,
+        sweeper=Sweeper(steps, clock=clock),
+    )
+
+
+class Caller:
+    """A call inside a lease, on a thread of its own, until it is cancelled. `reason` says how."""
+
+    def __init__(self, house: House, record: LeaseRecord) -> None:
+        self._house = house
+        self._record = record
+        self._inside = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.reason: End | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._inside.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        with self._house.running.enter(self._record.id, "rq", None, 8) as cancel:
+            self._house.leases.admit(self._record.id, self._house.permit(self._record.token))
+            self._inside.set()
+            self._house.clock.wait_until(float("inf"), cancel.fileno())
+            self.reason = cancel.reason()
+
+
+def code_of(action: Callable[[], object]) -> Code | None:
+    """The code of the Failure that `action` raises, if it does."""
+    try:
+        action()
+    except Failure as failed:
+        return failed.fault.code
+    return None
