@@ -390,11 +390,11 @@ static _Noreturn void run(int listener, int signals, bool persist)
 			if (control < 0 && errno != EINTR && errno != ECONNABORTED)
 				_exit(1);
 			if (control >= 0) {
-				tell(control, WIRE_HELLO, 0, getpid(), WIRE_VERSION);
 				if (!persist) {
 					close(listener);
 					listener = -1;
 				}
+				tell(control, WIRE_HELLO, 0, getpid(), WIRE_VERSION);
 			}
 		}
 	}

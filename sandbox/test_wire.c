@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -242,6 +243,19 @@ static void test_receive(void)
 	send_with(pair[0], "hello", 5, WIRE_FDS_MAX);
 	CHECK(wire_receive(pair[1], buffer, sizeof buffer, 0, &fds) == 5 && fds.count == WIRE_FDS_MAX);
 	wire_close(&fds);
+	CHECK(open_descriptors() == before);
+	/* no descriptor left for the last of them: what came is closed, the record refused */
+	struct rlimit limit, tight;
+	int lowest = dup(pair[0]);
+
+	close(lowest);
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	tight = limit;
+	tight.rlim_cur = (rlim_t)lowest + 2;
+	send_with(pair[0], "hello", 5, 3);
+	CHECK(setrlimit(RLIMIT_NOFILE, &tight) == 0);
+	CHECK(wire_receive(pair[1], buffer, sizeof buffer, 0, &fds) == -1 && errno == EBADMSG);
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
 	CHECK(open_descriptors() == before);
 	close(pair[0]);
 	CHECK(wire_receive(pair[1], buffer, sizeof buffer, 0, &fds) == 0);

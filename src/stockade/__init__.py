@@ -8,19 +8,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from stockade.terms.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from stockade.edge.client.lease import Lease
     from stockade.edge.client.results import Result, StockadeError, ToolError
-    from stockade.edge.client.sdk import Stockade
+    from stockade.local import Stockade
     from stockade.terms.result import ToolResult
 
-__version__: Final = "0.1.0"
 __all__ = ["Lease", "Result", "Stockade", "StockadeError", "ToolError", "ToolResult", "__version__"]
 
 _HOMES: Final = {
     "Lease": "stockade.edge.client.lease",
     "Result": "stockade.edge.client.results",
-    "Stockade": "stockade.edge.client.sdk",
+    "Stockade": "stockade.local",
     "StockadeError": "stockade.edge.client.results",
     "ToolError": "stockade.edge.client.results",
     "ToolResult": "stockade.terms.result",

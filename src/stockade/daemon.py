@@ -7,11 +7,14 @@ left running, brings every lease back to `ready` or `released`, and only then le
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import secrets
 import shutil
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from stockade.decide.compile import lease_tmp_bytes
 from stockade.decide.seccomp import compile_seccomp
 from stockade.decide.tokens import KeyRing, Verifier
 from stockade.edge.api import Api
+from stockade.edge.cli import main as cli
+from stockade.edge.client.sdk import Stockade
+from stockade.edge.client.transport import InProcessTransport
+from stockade.edge.exchange import Peer, Role
 from stockade.edge.flow_service import FlowService, Parts
+from stockade.edge.server import http, logs
+from stockade.edge.server.config import Config, peers
+from stockade.edge.server.http import HttpServer
 from stockade.engines.oci import image, toolbox
 from stockade.engines.oci.engine import OciEngine, Setup
 from stockade.flow.leases import UID_SLOTS, Leases
@@ -33,7 +42,7 @@ from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
 from stockade.flow.steps import LeaseSteps
 from stockade.flow.sweeper import Sweeper
-from stockade.host import cgroup, instance, leasedir, processes
+from stockade.host import cgroup, instance, leasedir, leftovers, processes
 from stockade.host.cancel import EventfdCancel
 from stockade.host.data import data_directory, native_program
 from stockade.host.file_locks import FileLocks
@@ -49,6 +58,9 @@ from stockade.terms.fault import Code, failure
 from stockade.terms.version import VERSION
 
 CEILING: Final = "default"
+# Disk images are sparse files: not below /tmp, which may be memory.
+EMBEDDED: Final = Path("/var/tmp/stockade")
+LOG: Final = logging.getLogger("stockade.daemon")
 _BACKGROUND_THREADS: Final = 4
 
 
@@ -141,7 +153,6 @@ def open_runtime(
         artifacts=artifacts,
         running=running,
         sandboxes=sandboxes,
-        tmp_bytes=lambda grant: lease_tmp_bytes(grant.per_lease),
     )
     minter = Minter(
         ring,
@@ -184,6 +195,7 @@ def open_runtime(
             ring=ring,
             kid=key_file.current,
             engine=engine.describe(),
+            state_dir=str(state_dir),
             clock=clock,
             version=VERSION,
         )
@@ -217,5 +229,48 @@ def find_runtime() -> tuple[str, str]:
     return path, words[2]
 
 
-def own_uid() -> int:
-    return os.getuid()
+def open_local(place: Path = EMBEDDED) -> InProcessTransport:
+    """A runtime in this process with a state directory of its own below `place`, which `close`
+    removes. Any number at once. Makes this process a subreaper (PR_SET_CHILD_SUBREAPER(2const))."""
+    leftovers.collect(place, cgroup.detect(Path("/proc/self/mountinfo").read_text()))
+    state_dir = Path(tempfile.mkdtemp(dir=place))
+    runtime = open_runtime(state_dir)
+
+    def close() -> None:
+        for record in runtime.leases.list(None):
+            runtime.leases.release(None, record.id)
+        runtime.close()
+        shutil.rmtree(state_dir)
+
+    operator = Peer(os.getuid(), None, Role.OPERATOR, own=True)
+    return InProcessTransport(runtime.api, operator, close)
+
+
+class Native:
+    """What the command line is composed of: `edge.cli.options.Composition`."""
+
+    def serve(self, config: Config) -> None:
+        logs.configure()
+        runtime = open_runtime(Path(config.state_dir))
+        server = HttpServer(
+            runtime.api,
+            peers(config, os.getuid()),
+            calls=config.limits.calls,
+            queue=config.limits.queue,
+        )
+        grace_s = float(config.limits.shutdown_grace_s)
+        http.serve(
+            server,
+            config.socket,
+            config.socket_mode,
+            grace_s,
+            ready=lambda: LOG.info("listening on %s", config.socket),
+            stopped=lambda: runtime.close(grace_s),
+        )
+
+    def local(self) -> Stockade:
+        return Stockade(open_local())
+
+
+def main() -> None:
+    sys.exit(cli.main(Native()))

@@ -10,19 +10,20 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
 from stockade.decide.authorize import authorize, path_scope
 from stockade.decide.blocks import root_block
 from stockade.decide.tokens import KeyRing, mint
+from stockade.edge.doctor import doctor_report
 from stockade.edge.exchange import Write
 from stockade.edge.service import Context
 from stockade.edge.wire import (
     ArtifactRange,
     CallRequest,
     CancelRequest,
+    DoctorReport,
     LeaseCreate,
     LeaseExport,
     LeaseGranted,
@@ -51,6 +52,7 @@ from stockade.terms.result import (
     ToolResult,
     Usage,
 )
+from stockade.tools.shape import timestamp
 
 _PATCH_CHUNK = 256 * 1024
 
@@ -69,6 +71,7 @@ class Parts:
     ring: KeyRing
     kid: str
     engine: EngineRef
+    state_dir: str
     clock: Clock
     version: str
 
@@ -139,7 +142,7 @@ class FlowService:
                 lease_id=record.id,
                 token=record.token,
                 generation=record.generation,
-                expires_at=_time(record.expires_at_s),
+                expires_at=timestamp(record.expires_at_s),
             ),
         )
 
@@ -220,6 +223,9 @@ class FlowService:
         )
         return mint(self._parts.ring, self._parts.kid, block)
 
+    def doctor(self) -> DoctorReport:
+        return doctor_report(self._parts.state_dir)
+
     def _permitted(self, context: Context, lease: str) -> tuple[LeaseRecord, Permit]:
         """The lease, if the peer and its token may use it now."""
         record = self._parts.leases.show(context.peer.tenant, lease)
@@ -267,8 +273,8 @@ class FlowService:
             retry_safe=True,
             items=None,
             usage=Usage(
-                started_at=_time(started),
-                finished_at=_time(finished),
+                started_at=timestamp(started),
+                finished_at=timestamp(finished),
                 wall_ms=max(0, int((finished - started) * 1000)),
                 wall_limit_ms=None,
                 cpu_ms=None,
@@ -301,14 +307,6 @@ def _token(context: Context) -> str | None:
     return context.token
 
 
-def _time(seconds: float) -> str:
-    return (
-        datetime.fromtimestamp(seconds, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
-
-
 def _lease_data(record: LeaseRecord) -> LeaseData:
     return LeaseData(
         kind="lease",
@@ -318,7 +316,7 @@ def _lease_data(record: LeaseRecord) -> LeaseData:
         name=record.name,
         state=record.state,
         generation=record.generation,
-        expires_at=_time(record.expires_at_s),
+        expires_at=timestamp(record.expires_at_s),
         workspace_version=str(record.workspace_version),
     )
 
@@ -333,7 +331,7 @@ def _view(record: LeaseRecord) -> LeaseView:
         generation=record.generation,
         image=record.image,
         source=record.source,
-        created_at=_time(record.created_at_s),
-        expires_at=_time(record.expires_at_s),
-        not_after=_time(record.not_after_s),
+        created_at=timestamp(record.created_at_s),
+        expires_at=timestamp(record.expires_at_s),
+        not_after=timestamp(record.not_after_s),
     )

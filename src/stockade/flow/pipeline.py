@@ -65,13 +65,12 @@ class _Progress:
     """What is known of a call so far; a fault at any stage is answered with all of it."""
 
     started_at: float
+    tool: AnyTool | None = None
+    coerced: tuple[str, ...] = ()
     lease: LeaseRecord | None = None
     permit: Permit | None = None
     plan: SandboxPlan | None = None
     digest: str | None = None
-    tool: AnyTool | None = None
-    coerced: tuple[str, ...] = ()
-    clamped: int | None = None
     effect_began: bool = False
 
 
@@ -112,16 +111,14 @@ class Pipeline:
     def call(self, request: ToolRequest) -> ToolResult:
         progress = _Progress(self._clock())
         try:
-            result = self._stages(request, progress)
+            return self._stages(request, progress)
         except Failure as error:
-            result = self._refuse(request, progress, error.fault)
+            return self._refuse(request, progress, error.fault)
         except Exception:
             _log.exception("request_id=%s a fault of Stockade", request.request_id)
             code = Code.IN_DOUBT if progress.effect_began else Code.INTERNAL
-            result = self._refuse(
-                request, progress, Fault(code, f"a fault of Stockade in {request.request_id}")
-            )
-        return result
+            fault = Fault(code, f"a fault of Stockade; see its log for {request.request_id}")
+            return self._refuse(request, progress, fault)
 
     def _stages(self, request: ToolRequest, progress: _Progress) -> ToolResult:
         tool = progress.tool = catalog.get(request.tool)
@@ -135,16 +132,16 @@ class Pipeline:
         ) as cancel:
             record = progress.lease = self._leases.admit(record.id, permit)
             authorize(permit, tool.name, tool.rights(arguments), record)
-            operation = tool.operation(arguments, self._limits(record, permit))
+            limits = self._limits(record, permit)
+            operation = tool.operation(arguments, limits)
             if isinstance(operation, ExecOperation):
                 progress.plan, progress.digest = self._plan(record, permit, operation.kind)
             self._fault_point("compiled")
             self._claim()
             outcome = self._carry_out(request, progress, record, permit, operation, cancel)
             self._fault_point("ran")
-            shaped = tool.shape(arguments, outcome)
             result = shape.shape_result(
-                shaped,
+                tool.shape(arguments, outcome),
                 self._frame(request, progress),
                 outcome if isinstance(outcome, ExecOutcome) else None,
                 operation.timeout_ms if isinstance(operation, ExecOperation) else None,
@@ -192,15 +189,14 @@ class Pipeline:
         return sandbox.execute(operation, context)
 
     def _limits(self, record: LeaseRecord, permit: Permit) -> CallLimits:
-        search_path: tuple[bytes, ...] = ()
+        env: tuple[tuple[str, str], ...] = ()
         if permit.grant.scope.execute:
-            plan, _ = self._plan(record, permit, Kind.COMMAND)
-            path = dict(plan.env).get("PATH", "")
-            search_path = tuple(part.encode() for part in path.split(":") if part.startswith("/"))
+            env = self._plan(record, permit, Kind.COMMAND)[0].env
+        path = dict(env).get("PATH", "")
         return CallLimits(
             wall_limit_ms=permit.grant.per_call.wall_ms,
             artifact_bytes=min(permit.grant.per_call.output_bytes, MAX_ARTIFACT_BYTES),
-            search_path=search_path,
+            search_path=tuple(p.encode() for p in path.split(":") if p.startswith("/")),
         )
 
     def _plan(self, record: LeaseRecord, permit: Permit, kind: Kind) -> tuple[SandboxPlan, str]:

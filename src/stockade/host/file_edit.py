@@ -85,6 +85,7 @@ def _attempt(resolved: Resolved, operation: EditOperation) -> EditOutcome | None
         with Replacement(resolved.parent_fd) as replacement:
             replacement.write(edited)
             replacement.copy_metadata(fd, state)
+            replacement.stage()
             if not still_same(resolved, state):
                 return None
             replacement.install(resolved.name)

@@ -3,8 +3,8 @@
 The content goes into an inode without a name (O_TMPFILE) in the same directory, is given the
 metadata of the file that it replaces, then gets a temporary name and is renamed over the target.
 Until then a crash of the daemon leaves nothing behind, because a nameless inode dies with its
-descriptor; linkat(2) can't replace, so two adjacent system calls remain in which a name
-`.stockade-edit-<random>` exists. Where the file system has no O_TMPFILE (overlayfs before Linux
+descriptor; linkat(2) can't replace, so a name `.stockade-edit-<random>` exists for the moment of two
+or three system calls. Where the file system has no O_TMPFILE (overlayfs before Linux
 6.1) that name exists while the content is written, and is removed on every failure.
 
 Kept of the old file: all mode bits, owner and group, `user.*` attributes and the access ACL. Not
@@ -76,10 +76,18 @@ class Replacement:
         os.fchown(self.fd, uid, gid)
         os.fchmod(self.fd, mode)
 
+    def stage(self) -> None:
+        """Give the inode its temporary name, so that only the rename is left to do."""
+        if self._temporary is None:
+            temporary = _fresh_name()
+            # Through /proc, because linkat with AT_EMPTY_PATH needs CAP_DAC_READ_SEARCH.
+            os.link(f"/proc/self/fd/{self.fd}", temporary, dst_dir_fd=self._parent_fd)
+            self._temporary = temporary
+
     def install(self, name: bytes) -> None:
-        """Put the inode under `name`, in place of what is there."""
-        temporary = self._temporary or self._link()
-        os.replace(temporary, name, src_dir_fd=self._parent_fd, dst_dir_fd=self._parent_fd)
+        """Put the staged inode under `name`, in place of what is there."""
+        assert self._temporary is not None
+        os.replace(self._temporary, name, src_dir_fd=self._parent_fd, dst_dir_fd=self._parent_fd)
         self._temporary = None
 
     def _create(self) -> int:
@@ -96,13 +104,6 @@ class Replacement:
         fd = os.open(temporary, _CREATE, 0o600, dir_fd=self._parent_fd)
         self._temporary = temporary
         return fd
-
-    def _link(self) -> bytes:
-        # Through /proc, because linkat with AT_EMPTY_PATH needs CAP_DAC_READ_SEARCH.
-        temporary = _fresh_name()
-        os.link(f"/proc/self/fd/{self.fd}", temporary, dst_dir_fd=self._parent_fd)
-        self._temporary = temporary
-        return temporary
 
 
 def _kept(names: Iterable[str]) -> list[str]:

@@ -115,6 +115,7 @@ class LeaseFiles:
                     size += len(block)
                 with self._locks.hold(resolved.path):
                     self._dress(replacement, resolved)
+                    replacement.stage()
                     replacement.install(resolved.name)
                     state = os.fstat(replacement.fd)
         finally:

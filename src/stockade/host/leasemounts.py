@@ -17,26 +17,31 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from dataclasses import dataclass
 from typing import Final
 
-from stockade.host import disks, syscalls
+from stockade.host import disks, loopdev, syscalls
 from stockade.host.mounts import MountHolder
 
 _PATH: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _QUIET: Final = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
 _MARK: Final = "work/incompat/volatile"
+_RELEASE_WAIT_S: Final = 2.0
+_RELEASE_STEP_S: Final = 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """`root_fd` is open for reading and belongs to whoever takes the mounts down."""
+    """`root_fd` is open for reading and belongs to whoever takes the mounts down. `image` says
+    which file the loop device holds, also when it is unlinked later."""
 
     root_fd: int
     root: str
     disk: str
     loop_number: int
+    image: os.stat_result
 
 
 def mount(
@@ -70,7 +75,7 @@ def mount(
     except BaseException:
         syscalls.detach(os.fsencode(disk))
         raise
-    return Mounted(root_fd, root, disk, number)
+    return Mounted(root_fd, root, disk, number, os.stat(image))
 
 
 def take_down(mounted: Mounted) -> list[int]:
@@ -85,6 +90,23 @@ def take_down(mounted: Mounted) -> list[int]:
     for path in (f"{root}/workspace", f"{root}/tmp", root, disk, os.path.dirname(root)):
         os.rmdir(path)
     return held
+
+
+def let_go(held: list[int]) -> None:
+    """Close what `take_down` gave."""
+    for fd in held:
+        os.close(fd)
+
+
+def await_release(mounted: Mounted) -> bool:
+    """Wait until the kernel has unmounted the image: an overlay gives its layers back in a work
+    queue, some milliseconds after its own end. A sandbox that lives on keeps it for longer."""
+    deadline = time.monotonic() + _RELEASE_WAIT_S
+    while loopdev.holds(mounted.loop_number, mounted.image):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_RELEASE_STEP_S)
+    return True
 
 
 def upper(disk: str) -> str:

@@ -14,13 +14,12 @@ import logging
 import os
 import re
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from stockade.host import disks, leasemounts, loopdev, syscalls
+from stockade.host import disks, leasemounts, syscalls
 from stockade.host.leasedir import LeaseDirectory
 from stockade.host.mounts import MountHolder
 from stockade.host.space import SpaceCheck
@@ -33,8 +32,6 @@ from stockade.terms.ports import Files, LeaseTree, SourceReport, WorkspaceSpec
 _log = logging.getLogger(__name__)
 
 DEFAULT_RESERVE_BYTES: Final = 1 << 30
-_RELEASE_WAIT_S: Final = 2.0
-_RELEASE_STEP_S: Final = 0.002
 _LEASE_ID: Final = re.compile(LEASE_ID_PATTERN)
 
 
@@ -112,7 +109,7 @@ class LocalWorkspaces:
                 os.unlink(directory.new_image)
             limits = spec.limits
             self._disks.create(directory.new_image, limits.disk_bytes, limits.inodes)
-            bury = self._drop(entry, directory)
+            bury = self._drop(entry)
             if os.path.exists(directory.image):
                 self._trash.take(directory.image)
             os.rename(directory.new_image, directory.image)
@@ -126,14 +123,14 @@ class LocalWorkspaces:
         directory = self._directory(lease_id)
         entry = self._entry(lease_id)
         with entry.lock:
-            bury = self._drop(entry, directory)
+            bury = self._drop(entry)
             if directory.path.exists():
                 self._trash.take(str(directory.path))
             self._trash.later(bury)
         with self._guard:
             self._entries.pop(lease_id, None)
 
-    def sweep(self, live: frozenset[str]) -> tuple[str, ...]:
+    def sweep(self, live: Set[str]) -> tuple[str, ...]:
         """Remove what belongs to no lease of `live`, and what earlier removals left; gives a line
         for what could not be removed. A lease is in `live` before its `create` begins."""
         left: list[str] = []
@@ -152,7 +149,7 @@ class LocalWorkspaces:
         for lease_id, entry in entries.items():
             with entry.lock:
                 directory = self._directory(lease_id)
-                if entry.mounted is not None and self._release(entry, directory):
+                if entry.mounted is not None and self._release(entry):
                     unmounted.append(directory)
         if unmounted:
             syscalls.syncfs(str(self._leases))
@@ -161,6 +158,7 @@ class LocalWorkspaces:
         self._trash.close()
 
     def _entry(self, lease_id: str) -> _Entry:
+        self._directory(lease_id)
         with self._guard:
             return self._entries.setdefault(lease_id, _Entry())
 
@@ -192,7 +190,7 @@ class LocalWorkspaces:
         try:
             files = self._new_files(mounted.root_fd, spec.uid_base)
         except BaseException:
-            _close_all(self._take_down(entry))
+            leasemounts.let_go(self._take_down(entry))
             raise
         tree = LeaseTree(
             spec.lease_id,
@@ -216,12 +214,11 @@ class LocalWorkspaces:
                 Code.WORKSPACE_UNAVAILABLE, f"the workspace can't be unmounted: {error.strerror}"
             ) from error
 
-    def _drop(self, entry: _Entry, directory: LeaseDirectory) -> Callable[[], None] | None:
+    def _drop(self, entry: _Entry) -> Callable[[], None] | None:
         """Detach a disk that is never used again; gives what is left to do in the background."""
         mounted = entry.mounted
         if mounted is None:
             return None
-        image = os.stat(directory.image)
         held = self._take_down(entry)
 
         def bury() -> None:
@@ -229,31 +226,14 @@ class LocalWorkspaces:
                 disks.shut_down(held[-1])
             except OSError as error:  # then its unmount writes what it holds: slower, and harmless
                 _log.warning("a disk was not shut down: %s", error.strerror)
-            _close_all(held)
-            _await_release(mounted.loop_number, image)
+            leasemounts.let_go(held)
+            leasemounts.await_release(mounted)
 
         return bury
 
-    def _release(self, entry: _Entry, directory: LeaseDirectory) -> bool:
+    def _release(self, entry: _Entry) -> bool:
         """Unmount a disk that is to be used again; True when nothing holds it any more."""
         mounted = entry.mounted
         assert mounted is not None
-        image = os.stat(directory.image)
-        _close_all(self._take_down(entry))
-        return _await_release(mounted.loop_number, image)
-
-
-def _close_all(held: list[int]) -> None:
-    for fd in held:
-        os.close(fd)
-
-
-def _await_release(loop_number: int, image: os.stat_result) -> bool:
-    """Wait until the kernel has unmounted the image: an overlay gives its layers back in a work
-    queue, some milliseconds after its own end. A sandbox that lives on keeps it for longer."""
-    deadline = time.monotonic() + _RELEASE_WAIT_S
-    while loopdev.holds(loop_number, image):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_RELEASE_STEP_S)
-    return True
+        leasemounts.let_go(self._take_down(entry))
+        return leasemounts.await_release(mounted)

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from stockade.decide.objects import normalize_call_path
 from stockade.terms import pathname
+from stockade.terms.fault import Code, Failure, failure
 
 TOO_LARGE: Final = "argument_too_large"
 NO_CHANGE: Final = "no_change"
@@ -22,6 +23,7 @@ MAX_COMMAND_CHARS: Final = 8192
 MAX_EDIT_BYTES: Final = 1024 * 1024
 # A byte that is not text takes four characters (\xNN).
 _MAX_PATH_CHARS: Final = 4 * pathname.MAX_PATH_BYTES
+_TREES: Final = (pathname.WORKSPACE.encode(), pathname.TMP.encode())
 
 
 def too_large(message: str) -> PydanticCustomError:
@@ -92,5 +94,27 @@ NoNul = Annotated[str, AfterValidator(_no_nul)]
 
 
 def object_of(path: str) -> str:
-    """A checked path argument as the object of a right: absolute, in its one spelling."""
-    return pathname.to_text(normalize_call_path(path))
+    """A checked path argument as the object of a right: absolute, in its one spelling. Raises
+    Failure(outside_workspace) by name alone; a path with `..` is left to the resolver."""
+    raw = normalize_call_path(path)
+    if b".." not in raw.split(b"/") and tree_of(raw) is None:
+        raise outside(raw)
+    return pathname.to_text(raw)
+
+
+def tree_of(path: bytes) -> bytes | None:
+    """Which of the two trees a normalized path lies in, dots taken by name."""
+    parts: list[bytes] = []
+    for part in path.split(b"/"):
+        if part == b"..":
+            del parts[-1:]
+        elif part:
+            parts.append(part)
+    first = b"/" + parts[0] if parts else b"/"
+    return first if first in _TREES else None
+
+
+def outside(path: bytes) -> Failure:
+    return failure(
+        Code.OUTSIDE_WORKSPACE, f"{pathname.to_text(path)} is outside of /workspace and /tmp"
+    )

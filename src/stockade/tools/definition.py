@@ -32,20 +32,20 @@ O = TypeVar("O", ExecOutcome, ViewOutcome, EditOutcome)  # noqa: E741 - outcome
 class CallLimits:
     """What the permit and the lease say about one call.
 
-    `wall_limit_ms` and `artifact_bytes` come from the grant's `per_call`; `env` is the sandbox's
-    whole environment and `search_path` the directories of its PATH, absolute, in order.
+    `wall_limit_ms` and `artifact_bytes` come from the grant's `per_call`; `search_path` are the
+    directories of the sandbox's PATH, absolute, in order.
     """
 
     wall_limit_ms: int
     artifact_bytes: int
     search_path: tuple[bytes, ...] = ()
-    env: tuple[tuple[bytes, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
     """A tool's verdict on an outcome. `fault` decides the status; without one the call is partial
-    when items failed and succeeded otherwise."""
+    when items failed and succeeded otherwise. `asked_timeout_ms` is the limit that the arguments ask
+    for, to be compared with the applied one."""
 
     fault: Fault | None = None
     exit: Exit | None = None
@@ -55,6 +55,7 @@ class Shaped:
     artifacts: tuple[Artifact, ...] = ()
     warnings: tuple[Warning, ...] = ()
     items: Items | None = None
+    asked_timeout_ms: int | None = None
 
     @property
     def status(self) -> Status:

@@ -25,6 +25,7 @@ MIN_TIMEOUT_MS: Final = 1_000
 MAX_TIMEOUT_MS: Final = 300_000
 
 SIGKILL: Final = 9
+_E2BIG: Final = 7
 _EACCES: Final = 13
 # signal(7), the numbers of x86 and arm
 _SIGNALS: Final = {
@@ -40,17 +41,27 @@ def capture(limits: CallLimits) -> Capture:
     )
 
 
-def applied_timeout_ms(asked_ms: int, limits: CallLimits) -> int:
-    return min(asked_ms, limits.wall_limit_ms)
+def applied_timeout_ms(asked_ms: int | None, limits: CallLimits) -> int:
+    """Without an asked one the capability's own limit holds."""
+    return limits.wall_limit_ms if asked_ms is None else min(asked_ms, limits.wall_limit_ms)
 
 
 def signal_name(number: int) -> str:
     return _SIGNALS.get(number, f"signal {number}")
 
 
-def shape_execution(outcome: ExecOutcome, missing: Code, program: str) -> Shaped:
+def shape_execution(
+    outcome: ExecOutcome, missing: Code, program: str, asked_timeout_ms: int | None
+) -> Shaped:
     """The verdict on a program's end. `missing` is the code for a program that isn't there,
     `program` what to call it then."""
+    if outcome.end is End.NOT_FOUND and outcome.errno == _E2BIG:
+        return Shaped(
+            fault=Fault(
+                Code.ARGUMENT_TOO_LARGE,
+                "the kernel refused the arguments and environment as too large; nothing ran",
+            )
+        )
     if outcome.end is End.NOT_FOUND:
         reason = (
             "is not executable here (permission denied)"
@@ -65,6 +76,7 @@ def shape_execution(outcome: ExecOutcome, missing: Code, program: str) -> Shaped
         stderr=stream(outcome.stderr),
         artifacts=_artifacts(("stdout", outcome.stdout), ("stderr", outcome.stderr)),
         warnings=execution_warnings(outcome),
+        asked_timeout_ms=asked_timeout_ms,
     )
 
 

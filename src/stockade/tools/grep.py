@@ -25,12 +25,12 @@ from pydantic import Field
 from stockade.decide.objects import normalize_call_path
 from stockade.terms.base import Model
 from stockade.terms.call import Capture, ExecOperation, Right
-from stockade.terms.fault import Code, Fault, failure
+from stockade.terms.fault import Code, Fault
 from stockade.terms.outcome import End, ExecOutcome
-from stockade.terms.pathname import TMP, WORKSPACE, to_text
+from stockade.terms.pathname import to_text
 from stockade.terms.plan import Kind
 from stockade.terms.result import GrepData, Items, Warn, Warning
-from stockade.tools.arguments import NoNul, PathArgument, object_of
+from stockade.tools.arguments import NoNul, PathArgument, object_of, outside, tree_of
 from stockade.tools.definition import (
     CallLimits,
     Description,
@@ -46,8 +46,8 @@ from stockade.tools.execution import (
     execution_warnings,
     interruption,
 )
-from stockade.tools.grep_output import MATCHES_PER_FILE, Matches, parse_matches
 from stockade.tools.grep_messages import Messages, parse_messages
+from stockade.tools.grep_output import MATCHES_PER_FILE, Matches, parse_matches
 
 TIMEOUT_MS: Final = 30_000
 # Large enough for the one JSON record of a line of several megabytes (CASES B57).
@@ -65,8 +65,8 @@ _OPTIONS: Final = (
     b"--no-ignore-messages",
     b"--max-count=%d" % MATCHES_PER_FILE,
 )
-_RAN: Final = (0, 1, 2)
-_TREES: Final = (WORKSPACE.encode(), TMP.encode())
+_TROUBLE: Final = 2
+_RAN: Final = (0, 1, _TROUBLE)
 
 
 class GrepArguments(Model):
@@ -92,11 +92,10 @@ def _rights(arguments: GrepArguments) -> tuple[Right, ...]:
 
 def _operation(arguments: GrepArguments, limits: CallLimits) -> ExecOperation:
     path = normalize_call_path(arguments.path)
-    tree = _tree(path)
+    # What a symbolic link leads to is settled by what the search sandbox can see.
+    tree = tree_of(path)
     if tree is None:
-        raise failure(
-            Code.OUTSIDE_WORKSPACE, f"{to_text(path)} is outside of /workspace and /tmp"
-        )
+        raise outside(path)
     options = list(_OPTIONS)
     if _needs_multiline(arguments.pattern):
         options.append(b"--multiline")
@@ -115,19 +114,6 @@ def _operation(arguments: GrepArguments, limits: CallLimits) -> ExecOperation:
         timeout_ms=applied_timeout_ms(TIMEOUT_MS, limits),
         capture=Capture(MATCHES_HEAD_BYTES, MESSAGES_HEAD_BYTES, 0),
     )
-
-
-def _tree(path: bytes) -> bytes | None:
-    """Which of the two trees a path lies in, dots taken by name: what a symbolic link leads to is
-    settled by what the search sandbox can see."""
-    parts: list[bytes] = []
-    for part in path.split(b"/"):
-        if part == b"..":
-            del parts[-1:]
-        elif part:
-            parts.append(part)
-    first = b"/" + parts[0] if parts else b"/"
-    return first if first in _TREES else None
 
 
 def _needs_multiline(pattern: str) -> bool:
@@ -178,22 +164,24 @@ def _shape(arguments: GrepArguments, outcome: ExecOutcome) -> Shaped:
 def _finished(arguments: GrepArguments, outcome: ExecOutcome) -> Shaped:
     found = parse_matches(outcome.stdout)
     said = parse_messages(outcome.stderr)
-    if not found.complete and outcome.value == 2 and outcome.stdout.total_bytes == 0:
+    if outcome.value == _TROUBLE and outcome.stdout.total_bytes == 0:
         # It refused its arguments: a search that ran ends with a summary.
-        if "glob" in said.refusal.partition(":")[0]:
-            return Shaped(fault=Fault(Code.INVALID_ARGUMENT, said.refusal, details={"field": "glob"}))
-        return Shaped(fault=Fault(Code.INVALID_PATTERN, said.refusal, details={"field": "pattern"}))
+        in_glob = "glob" in said.refusal.partition(":")[0]
+        code = Code.INVALID_ARGUMENT if in_glob else Code.INVALID_PATTERN
+        field = "glob" if in_glob else "pattern"
+        return Shaped(fault=Fault(code, said.refusal, details={"field": field}))
     path = normalize_call_path(arguments.path)
     if found.total == 0 and said.is_missing(path):
         return Shaped(fault=Fault(Code.NOT_FOUND, f"{to_text(path)} does not exist"))
-    failed = max(said.failed, int(outcome.value == 2 and not said.errors))
+    # Status 2 without a name: the message was among those that were not kept.
+    failed = max(said.failed, int(outcome.value == _TROUBLE))
     items = None
     if failed:
         items = Items(completed=found.files, failed=failed, errors=list(said.errors))
-    skipped = said if arguments.glob is None else None
-    warnings = (*_warnings(found, skipped), *execution_warnings(outcome))
+    warnings = _warnings(found, said if arguments.glob is None else None)
     if arguments.glob is not None:
         warnings = (*warnings, _unlisted())
+    warnings = (*warnings, *execution_warnings(outcome))
     return Shaped(data=_data(found, partial=False), warnings=warnings, items=items)
 
 
@@ -214,16 +202,14 @@ def _warnings(found: Matches, said: Messages | None) -> tuple[Warning, ...]:
     if found.binary:
         out.append(
             warning(
-                Warn.SKIPPED,
-                "binary files that match, whose lines are not shown",
-                found.binary,
+                Warn.SKIPPED, "binary files that match, whose lines are not shown", found.binary
             )
         )
     if found.unshowable:
         out.append(
             warning(
                 Warn.SKIPPED,
-                "matching lines that are too long to be shown, or came after the limit",
+                "matching lines that are too long to be shown",
                 found.unshowable,
             )
         )

@@ -62,7 +62,7 @@ def parse_messages(captured: Captured) -> Messages:
     errors: list[ItemError] = []
     rest: list[str] = []
     failed = 0
-    for line in raw.splitlines():
+    for line in raw.split("\n"):
         skip = _SKIP.fullmatch(line)
         if skip is not None:
             name, kind = _skipped(skip[1])

@@ -37,12 +37,12 @@ class _Text(BaseModel):
     """Bytes as ripgrep writes them: `text` if they are UTF-8, else `bytes` in base64."""
 
     text: str | None = None
-    bytes: str | None = None
+    encoded: Annotated[str, Field(alias="bytes")] = ""
 
     def raw(self) -> bytes:
         if self.text is not None:
             return self.text.encode()
-        return base64.b64decode(self.bytes or "")
+        return base64.b64decode(self.encoded)
 
 
 class _Submatch(BaseModel):

@@ -2,8 +2,9 @@
 
 The program is looked for by the guest, path by path, never by the host in a tree that the sandbox
 can change. The kernel takes at most 131,071 bytes per argument or variable (MAX_ARG_STRLEN less its
-NUL) and a quarter of the 8 MiB stack for all of them with their pointers; more is refused here,
-before anything starts, instead of failing with E2BIG inside (CASES B22).
+NUL) and a quarter of the 8 MiB stack for all of them with the environment and their pointers. More
+is refused here, before anything starts; where only the environment goes over, the kernel refuses
+(E2BIG) and nothing ran either (CASES B22).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field, model_validator
 
 from stockade.decide.objects import normalize_call_path
-from stockade.terms.base import Model
+from stockade.terms.base import MAX_INTEGER, Model
 from stockade.terms.call import ExecOperation, Right
 from stockade.terms.fault import Code, failure
 from stockade.terms.outcome import ExecOutcome
@@ -22,9 +23,6 @@ from stockade.terms.plan import Kind
 from stockade.tools.arguments import NoNul, PathArgument, too_large
 from stockade.tools.definition import CallLimits, Description, Policy, Shaped, Target, Tool
 from stockade.tools.execution import (
-    DEFAULT_TIMEOUT_MS,
-    MAX_TIMEOUT_MS,
-    MIN_TIMEOUT_MS,
     applied_timeout_ms,
     capture,
     shape_execution,
@@ -46,11 +44,14 @@ class RunArguments(Model):
             min_length=1,
             max_length=MAX_ARGUMENTS,
             description="The program and its arguments; at most 131,071 bytes each and 2 MiB in "
-            "all, the environment included.",
+            "all.",
         ),
     ]
     cwd: PathArgument = WORKSPACE
-    timeout_ms: Annotated[int, Field(ge=MIN_TIMEOUT_MS, le=MAX_TIMEOUT_MS)] = DEFAULT_TIMEOUT_MS
+    timeout_ms: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None,
+        Field(description="Milliseconds; without it the capability's per_call.wall_ms."),
+    ] = None
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
@@ -63,16 +64,12 @@ class RunArguments(Model):
                 f"argv: argument {sizes.index(largest)} has {largest} bytes; "
                 f"at most {MAX_ARGUMENT_BYTES} are possible"
             )
-        _check_total(sizes)
+        total = sum(sizes) + len(sizes) * (1 + _POINTER_BYTES)
+        if total > MAX_TOTAL_BYTES:
+            raise too_large(
+                f"argv: the arguments have {total} bytes in all; {MAX_TOTAL_BYTES} are possible"
+            )
         return self
-
-
-def _check_total(sizes: list[int]) -> None:
-    total = sum(sizes) + len(sizes) * (1 + _POINTER_BYTES)
-    if total > MAX_TOTAL_BYTES:
-        raise too_large(
-            f"argv: the arguments have {total} bytes in all; {MAX_TOTAL_BYTES} are possible"
-        )
 
 
 def _rights(arguments: RunArguments) -> tuple[Right, ...]:
@@ -97,7 +94,6 @@ def _program_path(arguments: RunArguments) -> bytes:
 
 def _operation(arguments: RunArguments, limits: CallLimits) -> ExecOperation:
     argv = tuple(argument.encode() for argument in arguments.argv)
-    _check_environment(argv, limits.env)
     name = argv[0]
     if b"/" in name:
         paths: tuple[bytes, ...] = (_program_path(arguments),)
@@ -105,40 +101,25 @@ def _operation(arguments: RunArguments, limits: CallLimits) -> ExecOperation:
         directories = [item for item in limits.search_path if item.startswith(b"/")]
         paths = tuple(item.rstrip(b"/") + b"/" + name for item in directories[:MAX_CANDIDATES])
     if not paths:
-        raise failure(Code.COMMAND_NOT_FOUND, "the sandbox's PATH is empty; name the program's path")
+        raise failure(
+            Code.COMMAND_NOT_FOUND, "the sandbox's PATH is empty; name the program's path"
+        )
     return ExecOperation(
         kind=Kind.COMMAND,
         paths=paths,
         argv=argv,
-        env=limits.env,
+        env=(),
         cwd=normalize_call_path(arguments.cwd),
         timeout_ms=applied_timeout_ms(arguments.timeout_ms, limits),
         capture=capture(limits),
     )
 
 
-def _check_environment(argv: tuple[bytes, ...], env: tuple[tuple[bytes, bytes], ...]) -> None:
-    sizes = [len(name) + 1 + len(value) for name, value in env]
-    if any(size > MAX_ARGUMENT_BYTES for size in sizes):
-        name, value = env[sizes.index(max(sizes))]
-        raise failure(
-            Code.ARGUMENT_TOO_LARGE,
-            f"the variable {to_text(name)} has {len(value)} bytes; "
-            f"name and value have at most {MAX_ARGUMENT_BYTES} in all",
-            limit_bytes=MAX_ARGUMENT_BYTES,
-        )
-    sizes += [len(argument) for argument in argv]
-    total = sum(sizes) + len(sizes) * (1 + _POINTER_BYTES)
-    if total > MAX_TOTAL_BYTES:
-        raise failure(
-            Code.ARGUMENT_TOO_LARGE,
-            f"arguments and environment have {total} bytes in all; {MAX_TOTAL_BYTES} are possible",
-            limit_bytes=MAX_TOTAL_BYTES,
-        )
-
-
 def _shape(arguments: RunArguments, outcome: ExecOutcome) -> Shaped:
-    return shape_execution(outcome, Code.COMMAND_NOT_FOUND, _shown(arguments.argv[0]))
+    program = _shown(arguments.argv[0])
+    if arguments.cwd != WORKSPACE:
+        program += f" or the directory {arguments.cwd}"
+    return shape_execution(outcome, Code.COMMAND_NOT_FOUND, program, arguments.timeout_ms)
 
 
 def _shown(program: str) -> str:

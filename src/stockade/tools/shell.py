@@ -54,15 +54,17 @@ def _operation(arguments: BashArguments, limits: CallLimits) -> ExecOperation:
         kind=Kind.COMMAND,
         paths=SHELLS,
         argv=(b"bash", b"-c", arguments.command.encode()),
-        env=limits.env,
+        env=(),
         cwd=WORKSPACE.encode(),
         timeout_ms=applied_timeout_ms(arguments.timeout_ms, limits),
         capture=capture(limits),
     )
 
 
-def _shape(_: BashArguments, outcome: ExecOutcome) -> Shaped:
-    return shape_execution(outcome, Code.SHELL_NOT_FOUND, "a shell (bash or sh)")
+def _shape(arguments: BashArguments, outcome: ExecOutcome) -> Shaped:
+    return shape_execution(
+        outcome, Code.SHELL_NOT_FOUND, "a shell (bash or sh)", arguments.timeout_ms
+    )
 
 
 BASH_EXECUTE: Final = Tool(

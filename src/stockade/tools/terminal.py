@@ -54,13 +54,14 @@ def _overwritten(line: str) -> str:
         elif piece == "\b":
             cursor = max(0, cursor - 1)
         elif erase is None:
+            shown += " " * (cursor - len(shown))
             shown[cursor : cursor + len(piece)] = piece
             cursor += len(piece)
         elif erase[1] == "1":
             end = min(cursor + 1, len(shown))
             shown[:end] = " " * end
         elif erase[1] == "2":
-            shown[:] = " " * cursor
+            shown.clear()
         else:
             del shown[cursor:]
     return "".join(shown).rstrip(" ") if _ERASE.search(line) else "".join(shown)

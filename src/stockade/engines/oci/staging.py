@@ -33,6 +33,7 @@ class Script:
     _slots: int = 0
 
     def add(self, operation: str, *arguments: str | int) -> None:
+        """Texts are container paths or host paths; both name odd bytes as `\\xNN`."""
         for part in (len(arguments), operation, *arguments):
             text = str(part).encode()
             if b"\0" in text:

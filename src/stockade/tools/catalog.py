@@ -1,0 +1,40 @@
+"""Every tool by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from stockade.terms.fault import Code, failure
+from stockade.tools.definition import AnyTool
+from stockade.tools.edit import FILE_EDIT
+from stockade.tools.grep import GREP_SEARCH
+from stockade.tools.parse import parse_arguments
+from stockade.tools.program import RUN
+from stockade.tools.shell import BASH_EXECUTE
+from stockade.tools.terminal import visible
+from stockade.tools.view import FILE_VIEW
+
+__all__ = ["TOOLS", "get", "offered", "parse_arguments"]
+
+_ALL: Final[tuple[AnyTool, ...]] = (BASH_EXECUTE, FILE_VIEW, FILE_EDIT, GREP_SEARCH, RUN)
+TOOLS: Final[Mapping[str, AnyTool]] = MappingProxyType({tool.name: tool for tool in _ALL})
+_MAX_NAME_CHARS: Final = 63
+
+
+def get(name: str) -> AnyTool:
+    """Raises Failure(unknown_tool), which lists the valid names."""
+    tool = TOOLS.get(name)
+    if tool is None:
+        raise failure(
+            Code.UNKNOWN_TOOL,
+            f"there is no tool {visible(name[:_MAX_NAME_CHARS])!r}; tools are {', '.join(TOOLS)}",
+            valid=tuple(TOOLS),
+        )
+    return tool
+
+
+def offered() -> tuple[AnyTool, ...]:
+    """The tools that models are told about."""
+    return tuple(tool for tool in _ALL if tool.offered)

@@ -1,0 +1,317 @@
+"""A fake service, an API over it, a real HTTP server on a real socket, and clients of it."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stockade.edge.api import Api
+from stockade.edge.client.sdk import Stockade
+from stockade.edge.client.transport import InProcessTransport
+from stockade.edge.exchange import Peer, Role, Write
+from stockade.edge.refusal import refusal
+from stockade.edge.server.http import HttpServer
+from stockade.edge.service import Context
+from stockade.edge.wire import (
+    ArtifactRange,
+    CallRequest,
+    CancelRequest,
+    DoctorReport,
+    LeaseCreate,
+    LeaseExport,
+    LeaseGranted,
+    LeaseRenew,
+    LeaseReply,
+    LeaseView,
+    MintRequest,
+    RunRequest,
+)
+from stockade.terms.fault import Code, Fault, Status, failure
+from stockade.terms.ids import CallRef
+from stockade.terms.ports import Tee
+from stockade.terms.result import Exit, ExportData, ToolResult
+
+LEASE = "ls_0123456789abcdef"
+ARTIFACT = "ar_0123456789abcdef"
+TOKEN = "st1.token.of-the-lease"
+GATE_S = 20  # a test that waits longer than this has failed
+
+
+def make_result(
+    request_id: str,
+    status: Status = Status.SUCCEEDED,
+    code: Code | None = None,
+    *,
+    tool: str = "bash_execute",
+    exit_: Exit | None = None,
+    data: ExportData | None = None,
+) -> ToolResult:
+    """A result of any status, with the shape of a real one."""
+    call = CallRef(lease_id=LEASE, trajectory_id="t1", turn=None, call_id=None, tool=tool)
+    blank = refusal(Fault(code or Code.INTERNAL, "told by the fake"), request_id, "0", call)
+    update: dict[str, Any] = {"status": status, "exit": exit_, "data": data}
+    if code is None:
+        update["error"] = None
+    return blank.model_copy(update=update)
+
+
+def view(trajectory: str = "t1") -> LeaseView:
+    return LeaseView(
+        lease_id=LEASE,
+        tenant="acme",
+        trajectory=trajectory,
+        name="main",
+        state="ready",
+        generation=1,
+        image="host",
+        source=None,
+        created_at="2025-01-01T00:00:00Z",
+        expires_at="2025-01-01T01:00:00Z",
+        not_after="2025-01-02T00:00:00Z",
+    )
+
+
+@dataclass
+class FakeService:
+    """Answers everything at once. A test replaces one verb by assigning to `on_call` and so on,
+    and reads what arrived from `seen`."""
+
+    seen: list[tuple[str, Any]] = field(default_factory=list)
+    contexts: list[Context] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    artifact: bytes = bytes(range(256)) * 32
+    patch_parts: Sequence[bytes] = (b"diff --git a/x b/x\n", b"+1\n")
+    export: ExportData = ExportData(
+        kind="export", added=1, modified=2, deleted=0, skipped=0, patch_bytes=None
+    )
+    on_call: Callable[[Context, CallRequest], ToolResult] | None = None
+    on_run: Callable[[Context, RunRequest, Tee, int | None], ToolResult] | None = None
+    on_cancel: Callable[[CancelRequest], int] | None = None
+    on_patch: Callable[[Write], None] | None = None
+    on_create: Callable[[LeaseCreate], LeaseReply] | None = None
+
+    def _note(self, verb: str, context: Context, value: object) -> None:
+        self.seen.append((verb, value))
+        self.contexts.append(context)
+
+    def verbs(self) -> list[str]:
+        return [verb for verb, _ in self.seen]
+
+    def call(self, context: Context, request: CallRequest) -> ToolResult:
+        self._note("call", context, request)
+        if self.on_call is not None:
+            return self.on_call(context, request)
+        return make_result(context.request_id, tool=request.tool)
+
+    def run(
+        self, context: Context, request: RunRequest, tee: Tee, stdin: int | None
+    ) -> ToolResult:
+        self._note("run", context, request)
+        if self.on_run is not None:
+            return self.on_run(context, request, tee, stdin)
+        tee(1, memoryview(b"out\n"))
+        tee(2, memoryview(b"err\n"))
+        return make_result(context.request_id, tool="run", exit_=Exit(kind="exited", code=0, signal=None))
+
+    def cancel(self, context: Context, request: CancelRequest) -> int:
+        self._note("cancel", context, request)
+        return self.on_cancel(request) if self.on_cancel is not None else 1
+
+    def create_lease(self, context: Context, request: LeaseCreate) -> LeaseReply:
+        self._note("create", context, request)
+        if self.on_create is not None:
+            return self.on_create(request)
+        granted = LeaseGranted(
+            lease_id=LEASE, token=TOKEN, generation=1, expires_at="2025-01-01T01:00:00Z"
+        )
+        return LeaseReply(result=make_result(context.request_id), lease=granted)
+
+    def leases(self, context: Context) -> Sequence[LeaseView]:
+        self._note("leases", context, None)
+        return [view()]
+
+    def lease(self, context: Context, lease: str) -> LeaseView:
+        self._note("lease", context, lease)
+        if lease.endswith("unknown"):
+            raise failure(Code.LEASE_NOT_GRANTED, "no such lease for you")
+        return view()
+
+    def renew_lease(self, context: Context, lease: str, request: LeaseRenew) -> ToolResult:
+        self._note("renew", context, (lease, request))
+        return make_result(context.request_id)
+
+    def reset_lease(self, context: Context, lease: str) -> ToolResult:
+        self._note("reset", context, lease)
+        return make_result(context.request_id)
+
+    def export_lease(self, context: Context, lease: str, request: LeaseExport) -> ToolResult:
+        self._note("export", context, (lease, request))
+        return make_result(context.request_id, data=self.export)
+
+    def release_lease(self, context: Context, lease: str) -> ToolResult:
+        self._note("release", context, lease)
+        return make_result(context.request_id)
+
+    def patch(self, context: Context, lease: str, write: Write) -> None:
+        self._note("patch", context, lease)
+        if self.on_patch is not None:
+            self.on_patch(write)
+            return
+        for part in self.patch_parts:
+            write(part)
+
+    def read_file(self, context: Context, lease: str, path: str) -> tuple[int, Iterator[bytes]]:
+        self._note("read_file", context, (lease, path))
+        if path not in self.files:
+            raise failure(Code.NOT_FOUND, "there is no such file")
+        content = self.files[path]
+        return len(content), iter([content[i : i + 65536] for i in range(0, len(content), 65536)])
+
+    def write_file(
+        self, context: Context, lease: str, path: str, content: Iterator[bytes]
+    ) -> str:
+        self._note("write_file", context, (lease, path))
+        self.files[path] = b"".join(content)
+        return "ab" * 16
+
+    def read_artifact(self, context: Context, request: ArtifactRange) -> bytes:
+        self._note("artifact", context, request)
+        return self.artifact[request.offset : request.offset + request.length]
+
+    def mint(self, context: Context, request: MintRequest) -> str:
+        self._note("mint", context, request)
+        return TOKEN
+
+    def doctor(self) -> DoctorReport:
+        return DoctorReport(ok=True, checks=[])
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """An independent client: what the server does is not judged by our own SDK alone."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=GATE_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(GATE_S)
+        self.sock.connect(self._path)
+
+
+@dataclass
+class Running:
+    """A server in a thread of its own."""
+
+    path: str
+    loop: asyncio.AbstractEventLoop
+    server: HttpServer
+    thread: threading.Thread
+
+    def ask(
+        self,
+        method: str,
+        target: str,
+        body: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, Any]:
+        """Status and parsed JSON (or raw bytes) of one request on a connection of its own."""
+        connection = UnixConnection(self.path)
+        try:
+            connection.request(method, target, body, dict(headers or {}))
+            reply = connection.getresponse()
+            raw = reply.read()
+            if reply.headers.get_content_type() == "application/json":
+                return reply.status, json.loads(raw)
+            return reply.status, raw
+        finally:
+            connection.close()
+
+    def stop(self, grace_s: float = GATE_S) -> bool:
+        if self.loop.is_closed():
+            return True
+        done = asyncio.run_coroutine_threadsafe(self.server.stop(grace_s), self.loop).result(60)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+        return done
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService()
+
+
+@pytest.fixture
+def result_of() -> Callable[..., ToolResult]:
+    return make_result
+
+
+@pytest.fixture
+def api(service: FakeService) -> Api:
+    numbers = iter(range(1, 1_000_000))
+    return Api(service, lambda: f"rq_{next(numbers)}", "9.9.9")
+
+
+@pytest.fixture
+def socket_dir() -> Iterator[Path]:
+    """Short: a socket's path has at most 107 bytes."""
+    made = Path(tempfile.mkdtemp(prefix="stk"))
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def start(api: Api, socket_dir: Path) -> Iterator[Callable[..., Running]]:
+    """Start a server; the peers default to this process as the operator."""
+    started: list[Running] = []
+
+    def make(
+        peers: Mapping[int, Peer] | None = None, calls: int = 64, queue: int = 256, name: str = "s"
+    ) -> Running:
+        own = Peer(os.geteuid(), None, Role.OPERATOR, own=True)
+        loop = asyncio.new_event_loop()
+        path = str(socket_dir / name)
+        server = HttpServer(
+            api, {own.uid: own} if peers is None else peers, calls=calls, queue=queue
+        )
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        running = Running(path, loop, server, thread)
+        started.append(running)
+        asyncio.run_coroutine_threadsafe(server.start(path, 0o600), loop).result(GATE_S)
+        return running
+
+    yield make
+    for running in started:
+        running.stop()
+
+
+@pytest.fixture
+def server(start: Callable[..., Running]) -> Running:
+    return start()
+
+
+@pytest.fixture
+def stockade(server: Running) -> Iterator[Stockade]:
+    with Stockade.connect(server.path) as made:
+        yield made
+
+
+@pytest.fixture
+def local(api: Api) -> Iterator[Stockade]:
+    own = Peer(os.geteuid(), None, Role.OPERATOR, own=True)
+    with Stockade(InProcessTransport(api, own, lambda: None)) as made:
+        yield made

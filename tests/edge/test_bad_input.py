@@ -1,0 +1,248 @@
+"""What a caller can send wrong: each has one shape, a code, and nothing runs."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from stockade.edge.exchange import Peer, Role
+from stockade.terms.result import ToolResult
+
+LEASE = "ls_0123456789abcdef"
+CALL: dict[str, Any] = {"tool": "bash_execute", "arguments": {"command": ":"}, "lease": LEASE}
+
+
+def body(**changes: object) -> str:
+    return json.dumps({**CALL, **changes})
+
+
+BAD_CALLS = {
+    "empty body": ("", "missing_field"),
+    "not JSON": ("{", "malformed_json"),
+    "not UTF-8": (b"\xff\xfe", "malformed_json"),
+    "duplicate keys": ('{"tool": "a", "tool": "b"}', "malformed_json"),
+    "duplicate keys inside": ('{"arguments": {"a": 1, "a": 2}}', "malformed_json"),
+    "NaN": ('{"tool": NaN}', "malformed_json"),
+    "lone surrogate": ('{"tool": "\\ud800"}', "malformed_json"),
+    "integer above 2^53": ('{"turn": 9007199254740993}', "malformed_json"),
+    "too deep": ('{"arguments": ' + "[" * 200 + "]" * 200 + "}", "malformed_json"),
+    "two values": ("{}{}", "malformed_json"),
+    "an array": ("[]", "invalid_argument"),
+    "a string": ('"x"', "invalid_argument"),
+    "unknown field": (body(tenant="acme"), "unknown_field"),
+    "missing lease": (json.dumps({"tool": "x", "arguments": {}}), "missing_field"),
+    "arguments as text": (body(arguments="{}"), "invalid_argument"),
+    "turn as text": (body(turn="1"), "invalid_argument"),
+    "turn as bool": (body(turn=True), "invalid_argument"),
+    "turn negative": (body(turn=-1), "invalid_argument"),
+    "turn as float": (body(turn=1.0), "invalid_argument"),
+    "tool null": (body(tool=None), "invalid_argument"),
+    "tool empty": (body(tool=""), "invalid_argument"),
+    "lease not an id": (body(lease="../../etc"), "invalid_argument"),
+    "call id with a newline": (body(call_id="a\nb"), "invalid_argument"),
+    "deadline zero": (body(deadline_ms=0), "invalid_argument"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_a_bad_call_is_an_invalid_result_and_nothing_runs(server, service, name) -> None:
+    sent, code = BAD_CALLS[name]
+    status, reply = server.ask("POST", "/v1/calls", sent)
+    assert status == 200
+    result = ToolResult.model_validate_json(json.dumps(reply))
+    assert (result.status, result.error and result.error.code) == ("invalid", code)
+    assert result.retry_safe
+    assert service.seen == []
+
+
+def test_an_unknown_field_is_named_and_the_valid_ones_are_listed(server) -> None:
+    _, reply = server.ask("POST", "/v1/calls", body(timeout=5))
+    details = reply["error"]["details"]
+    assert details["fields"] == ["timeout"]
+    assert "deadline_ms" in details["valid"]
+    assert "timeout" in reply["error"]["message"]
+
+
+def test_a_message_never_repeats_the_value(server) -> None:
+    _, reply = server.ask("POST", "/v1/calls", body(turn="s3cret-value"))
+    assert "s3cret" not in json.dumps(reply)
+
+
+def test_an_unknown_fields_name_is_cut_and_escaped(server) -> None:
+    _, reply = server.ask("POST", "/v1/calls", body(**{"\x1b[2J" + "x" * 5000: 1}))
+    assert len(reply["error"]["message"]) < 400
+    assert "\x1b" not in reply["error"]["message"]
+
+
+@pytest.mark.parametrize("size", [4 * 1024 * 1024 + 1, 12 * 1024 * 1024])
+def test_an_oversized_call_is_invalid_in_the_one_shape(server, service, size) -> None:
+    status, reply = server.ask("POST", "/v1/calls", b'{"a":"' + b"x" * (size - 8) + b'"}')
+    assert status == 200
+    assert (reply["status"], reply["error"]["code"]) == ("invalid", "body_too_large")
+    assert service.seen == []
+
+
+def test_an_oversized_control_request_is_413(server) -> None:
+    status, reply = server.ask("POST", "/v1/capabilities", b" " * (5 * 1024 * 1024))
+    assert (status, reply["error"]["code"]) == (413, "body_too_large")
+
+
+def test_a_body_at_the_limit_is_read(server, service) -> None:
+    size = 4 * 1024 * 1024
+    empty = body(arguments={"command": ""})
+    full = body(arguments={"command": "x" * (size - len(empty))})
+    assert len(full) == size
+    assert server.ask("POST", "/v1/calls", full)[1]["status"] == "succeeded"
+    assert service.verbs() == ["call"]
+
+
+def test_an_oversized_body_in_chunks_without_a_length_is_refused_too(server) -> None:
+    parts = (b"x" * 65536 for _ in range(100))
+    connection = socket.socket(socket.AF_UNIX)
+    with connection:
+        connection.connect(server.path)
+        connection.sendall(
+            b"POST /v1/calls HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        try:
+            for part in parts:
+                connection.sendall(b"%x\r\n%b\r\n" % (len(part), part))
+        except BrokenPipeError:
+            refused_early = True
+        else:
+            refused_early = False
+            connection.sendall(b"0\r\n\r\n")
+        head = connection.recv(65536)
+    assert b"body_too_large" in head
+    assert refused_early
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/v1", 404),
+        ("GET", "/v1/", 404),
+        ("GET", "/v2/health", 404),
+        ("GET", "/v1/health/", 404),
+        ("POST", "/v1/calls/x/y", 404),
+        ("GET", "/v1/leases//patch", 404),
+        ("GET", "/v1/leases/" + LEASE + "/files/", 404),
+        ("GET", "/v1/../v1/health", 404),
+        ("GET", "/v1/calls", 405),
+        ("DELETE", "/v1/leases/" + LEASE, 405),
+        ("PUT", "/v1/leases", 405),
+        ("BREW", "/v1/health", 405),
+    ],
+)
+def test_unknown_routes_and_wrong_methods(server, method, target, status) -> None:
+    got, reply = server.ask(method, target)
+    assert (got, reply["error"]["code"]) == (status, "unknown_route")
+    if status == 405:
+        assert reply["error"]["details"]["methods"]
+
+
+def test_a_path_that_is_not_utf_8_is_refused(server, service) -> None:
+    status, reply = server.ask("GET", f"/v1/leases/{LEASE}/files/%ff")
+    assert (status, reply["error"]["code"]) == (400, "invalid_argument")
+    assert service.seen == []
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        ("?offset=-1", "invalid_argument"),
+        ("?offset=1e3", "invalid_argument"),
+        ("?offset=\u0661".encode().decode("latin-1"), "invalid_argument"),
+        ("?length=0", "invalid_argument"),
+        ("?length=4194305", "invalid_argument"),
+        ("?offset=99999999999999999999", "invalid_argument"),
+        ("?start=1", "unknown_field"),
+    ],
+)
+def test_artifact_ranges_are_checked(server, service, target, code) -> None:
+    status, reply = server.ask("GET", f"/v1/artifacts/{LEASE}/ar_0123456789abcdef{target}")
+    assert (status, reply["error"]["code"]) == (400, code)
+    assert service.seen == []
+
+
+def test_bytes_that_are_not_http_end_the_connection_and_nothing_else(server) -> None:
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(10)
+        raw.connect(server.path)
+        raw.sendall(b"\x00\x01garbage\r\n\r\n")
+        assert raw.recv(65536).startswith(b"HTTP/1.") 
+    assert server.ask("GET", "/v1/health")[0] == 200
+
+
+# Peers.
+
+
+def test_a_peer_that_is_not_configured_is_refused_on_every_kind_of_route(start, service) -> None:
+    server = start(peers={})
+    status, call = server.ask("POST", "/v1/calls", body())
+    assert status == 200
+    assert (call["status"], call["error"]["code"]) == ("denied", "peer_not_allowed")
+    status, made = server.ask("POST", "/v1/leases", '{"tenant": "acme", "trajectory": "t"}')
+    assert status == 200
+    assert (made["lease"], made["result"]["error"]["code"]) == (None, "peer_not_allowed")
+    for method, target in [("GET", "/v1/health"), ("GET", "/v1/tools"), ("GET", "/v1/leases")]:
+        status, plain = server.ask(method, target)
+        assert (status, plain["error"]["code"]) == (403, "peer_not_allowed")
+    assert service.seen == []
+
+
+@pytest.fixture
+def tenant(start):
+    """A server to which this process is a tenant's user."""
+    import os
+
+    return start(peers={os.geteuid(): Peer(os.geteuid(), "acme", Role.TENANT, own=False)})
+
+
+def test_a_tenants_peer_can_not_act_for_another_tenant(tenant, service) -> None:
+    _, reply = tenant.ask("POST", "/v1/leases", '{"tenant": "other", "trajectory": "t"}')
+    assert reply["result"]["error"]["code"] == "peer_not_allowed"
+    _, reply = tenant.ask("POST", "/v1/leases", '{"tenant": "acme", "trajectory": "t"}')
+    assert reply["lease"]["lease_id"] == LEASE
+    assert service.verbs() == ["create"]
+    assert service.contexts[0].peer.tenant == "acme"
+
+
+def test_a_tenants_peer_can_not_make_the_daemon_read_or_write_host_paths(tenant, service) -> None:
+    _, made = tenant.ask(
+        "POST", "/v1/leases", '{"tenant": "acme", "trajectory": "t", "source": "/root"}'
+    )
+    assert made["result"]["error"]["code"] == "peer_not_allowed"
+    _, out = tenant.ask("POST", f"/v1/leases/{LEASE}/export", '{"to": "/root"}')
+    assert (out["status"], out["error"]["code"]) == ("denied", "peer_not_allowed")
+    assert service.seen == []
+    assert tenant.ask("POST", f"/v1/leases/{LEASE}/export", "{}")[1]["status"] == "succeeded"
+
+
+def test_a_tenants_peer_can_not_mint(tenant, service) -> None:
+    asked = '{"tenant": "acme", "trajectory": "t", "grant": "agent", "ttl_s": 60}'
+    assert tenant.ask("POST", "/v1/capabilities", asked)[0] == 403
+    assert service.seen == []
+
+
+def test_a_lease_with_connect_is_refused_until_there_is_a_gateway(server, service) -> None:
+    asked = '{"tenant": "acme", "trajectory": "t", "connect": ["example.org:443"]}'
+    _, reply = server.ask("POST", "/v1/leases", asked)
+    assert reply["result"]["error"]["code"] == "unenforceable"
+    assert service.seen == []
+
+
+def test_a_lease_from_a_grant_and_a_capability_is_refused(server, service) -> None:
+    asked = '{"tenant": "acme", "trajectory": "t", "grant": "agent"}'
+    _, reply = server.ask("POST", "/v1/leases", asked, {"Stockade-Capability": "st1.x.y"})
+    assert reply["result"]["error"]["code"] == "invalid_argument"
+    assert service.seen == []
+
+
+def test_the_token_of_the_header_reaches_the_service(server, service) -> None:
+    server.ask("POST", "/v1/calls", body(), {"Stockade-Capability": "st1." + "x" * 60_000})
+    assert service.contexts[0].token == "st1." + "x" * 60_000

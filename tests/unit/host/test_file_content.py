@@ -1,0 +1,58 @@
+"""What happens between resolving a name and opening it is decided here, without a race."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stockade.host.file_content import open_regular, read_all
+from stockade.host.paths import LeaseRoot, Resolved
+from stockade.terms.fault import Code, Failure
+
+if TYPE_CHECKING:
+    from tests.unit.host.conftest import LeaseTree
+
+
+@pytest.fixture
+def resolved(tree: LeaseTree) -> Iterator[Resolved]:
+    """A regular file that was resolved and has lost its name since."""
+    path = tree.workspace / "f"
+    path.write_bytes(b"inside")
+    with LeaseRoot(tree.root_fd).resolve(b"/workspace/f", bool) as found:
+        path.unlink()
+        yield found
+
+
+def test_a_link_that_took_the_name_is_not_followed(
+    tree: LeaseTree, resolved: Resolved, tmp_path: Path
+) -> None:
+    (tmp_path / "outside").write_bytes(b"outside")
+    os.symlink("../../outside", tree.workspace / "f")
+    with pytest.raises(OSError, match="symbolic links") as caught:
+        open_regular(resolved)
+    assert caught.value.errno == errno.ELOOP
+    # The control: the link does lead to something that can be read.
+    assert (tree.workspace / "f").read_bytes() == b"outside"
+
+
+@pytest.mark.timeout(20)
+def test_a_fifo_that_took_the_name_is_refused_without_waiting(
+    tree: LeaseTree, resolved: Resolved
+) -> None:
+    os.mkfifo(tree.workspace / "f")
+    with pytest.raises(Failure) as caught:
+        open_regular(resolved)
+    assert caught.value.fault.code is Code.NOT_A_REGULAR_FILE
+
+
+def test_reading_ends_at_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x" * 600_000)
+    fd = os.open(tmp_path / "f", os.O_RDONLY)
+    assert read_all(fd, 1, 600_000) == b"x" * 600_000
+    assert read_all(fd, 600_000, 599_999) is None
+    os.close(fd)

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stockade.terms.fault import Code, Failure, Fault
+from stockade.terms.ports import PathScope
+
+if TYPE_CHECKING:
+    from tests.unit.host.conftest import LeaseTree
+
+
+def fault(act: Callable[[], object]) -> Fault:
+    with pytest.raises(Failure) as caught:
+        act()
+    return caught.value.fault
+
+
+def scope(
+    read: tuple[str, ...], write: tuple[str, ...] = (), deny: tuple[str, ...] = ()
+) -> PathScope:
+    return PathScope(read, write, deny)
+
+
+def write(tree: LeaseTree, path: str, content: bytes, allowed: PathScope | None = None) -> str:
+    return tree.files.write(path, iter([content]), allowed or tree.everywhere)
+
+
+def test_a_new_file_belongs_to_the_lease_with_the_directories_above_it(tree: LeaseTree) -> None:
+    version = write(tree, "a/b/f", b"content")
+    path = tree.workspace / "a/b/f"
+    assert path.read_bytes() == b"content"
+    assert version == hashlib.sha256(b"content").hexdigest()[:32] == tree.view("a/b/f").version
+    for place, mode in ((path, 0o644), (path.parent, 0o755), (path.parent.parent, 0o755)):
+        state = place.stat()
+        assert (state.st_uid, state.st_gid) == (tree.owner, tree.owner)
+        assert stat.S_IMODE(state.st_mode) == mode
+    assert tree.litter() == []
+
+
+def test_a_directory_that_exists_keeps_its_owner(tree: LeaseTree) -> None:
+    (tree.workspace / "a").mkdir(mode=0o700)
+    write(tree, "a/f", b"")
+    state = (tree.workspace / "a").stat()
+    assert (state.st_uid, stat.S_IMODE(state.st_mode)) == (0, 0o700)
+
+
+def test_replacing_keeps_mode_and_owner_and_refuses_a_read_only_file(tree: LeaseTree) -> None:
+    path = tree.workspace / "f"
+    path.write_bytes(b"old")
+    os.chown(path, 1000, 1001)
+    path.chmod(0o750)
+    write(tree, "f", b"new")
+    state = path.stat()
+    assert path.read_bytes() == b"new"
+    assert (state.st_uid, state.st_gid, stat.S_IMODE(state.st_mode)) == (1000, 1001, 0o750)
+    path.chmod(0o400)
+    assert fault(lambda: write(tree, "f", b"x")).code is Code.READ_ONLY_FILE
+    assert path.read_bytes() == b"new"
+
+
+def test_writing_through_a_link_changes_its_target(tree: LeaseTree) -> None:
+    os.symlink("/tmp/new/f", tree.workspace / "link")
+    write(tree, "link", b"content")
+    assert (tree.tmp / "new/f").read_bytes() == b"content"
+    assert os.readlink(tree.workspace / "link") == "/tmp/new/f"
+
+
+@pytest.mark.parametrize("target", ["../../outside", "/outside", "/etc/stockade-test"])
+def test_b49_writing_through_a_link_never_leads_outside(tree: LeaseTree, target: str) -> None:
+    os.symlink(target, tree.workspace / "link")
+    for path in ("link", "link/f"):
+        assert fault(partial(write, tree, path, b"x")).code is Code.OUTSIDE_WORKSPACE
+    assert not (tree.root.parent / "outside").exists()
+
+
+def test_what_is_not_a_regular_file_is_not_replaced(tree: LeaseTree) -> None:
+    (tree.workspace / "d").mkdir()
+    os.mkfifo(tree.workspace / "fifo")
+    for path in ("d", "fifo", "/workspace", "/tmp"):
+        assert fault(partial(write, tree, path, b"x")).code is Code.NOT_A_REGULAR_FILE
+    assert fault(lambda: write(tree, "fifo/f", b"x")).code is Code.NOT_FOUND
+    assert fault(lambda: write(tree, "new/", b"x")).code is Code.NOT_FOUND
+    assert fault(lambda: write(tree, "new/../f", b"x")).code is Code.NOT_FOUND
+
+
+def test_content_that_ends_in_an_error_leaves_nothing(tree: LeaseTree) -> None:
+    def content() -> Iterator[bytes]:
+        yield b"some"
+        raise ConnectionResetError
+
+    (tree.workspace / "f").write_bytes(b"old")
+    for path in ("f", "g"):
+        with pytest.raises(Failure):
+            tree.files.write(path, content(), tree.everywhere)
+    assert os.listdir(tree.workspace) == ["f"]
+    assert (tree.workspace / "f").read_bytes() == b"old"
+
+
+def test_b47_a_daemon_killed_in_mid_write_leaves_the_old_content_alone(tree: LeaseTree) -> None:
+    def content() -> Iterator[bytes]:
+        yield b"x" * 100_000
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    (tree.workspace / "f").write_bytes(b"old")
+    child = os.fork()
+    if not child:
+        tree.files.write("f", content(), tree.everywhere)
+        os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert os.listdir(tree.workspace) == ["f"]
+    assert (tree.workspace / "f").read_bytes() == b"old"
+
+
+def test_a_full_disk_leaves_the_old_content(tree: LeaseTree) -> None:
+    (tree.tmp / "f").write_bytes(b"old")
+    blocks = (b"x" * (1 << 20) for _ in range(8))
+    found = fault(lambda: tree.files.write("/tmp/f", blocks, tree.everywhere))
+    assert found.code is Code.DISK_FULL
+    assert (tree.tmp / "f").read_bytes() == b"old"
+    assert tree.litter() == []
+
+
+def test_reading_gives_the_size_and_the_bytes(tree: LeaseTree) -> None:
+    content = os.urandom(600_000)
+    (tree.workspace / "f").write_bytes(content)
+    size, blocks = tree.files.read("f", tree.everywhere)
+    assert size == len(content)
+    assert b"".join(blocks) == content
+
+
+def test_a_file_that_grows_or_shrinks_while_it_is_read(tree: LeaseTree) -> None:
+    path = tree.workspace / "f"
+    path.write_bytes(b"x" * 600_000)
+    size, blocks = tree.files.read("f", tree.everywhere)
+    path.write_bytes(b"x" * 700_000)
+    assert sum(len(block) for block in blocks) == size
+    _, blocks = tree.files.read("f", tree.everywhere)
+    next(blocks)
+    os.truncate(path, 10)
+    assert fault(lambda: next(blocks)).code is Code.VERSION_CONFLICT
+
+
+def test_a_reading_that_is_dropped_closes_its_file(tree: LeaseTree) -> None:
+    (tree.workspace / "f").write_bytes(b"x")
+    before = os.listdir("/proc/self/fd")
+    tree.files.read("f", tree.everywhere)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_outside_of_what_may_be_read_existence_is_not_told(tree: LeaseTree) -> None:
+    (tree.workspace / "open").mkdir()
+    (tree.workspace / "secret").mkdir()
+    (tree.workspace / "secret/there").write_bytes(b"x")
+    for name in ("there", "absent"):
+        os.symlink(f"../secret/{name}", tree.workspace / "open" / name)
+    only = scope(("/workspace/open",), ("/workspace/open",))
+    for place in (
+        "secret/{}",
+        "open/{}",
+        "open/../secret/{}",
+        "secret/{}/x",
+        "secret/{}/../../open",
+    ):
+        answers = set()
+        for name in ("there", "absent"):
+            path = place.format(name)
+            for act in (
+                partial(tree.view, path, scope=only),
+                partial(tree.edit, path, b"x", b"y", scope=only),
+                partial(write, tree, path, b"y", only),
+                partial(tree.files.read, path, only),
+            ):
+                found = fault(act)
+                answers.add((found.code, found.rule, found.message.replace(name, "NAME")))
+        assert {answer[0] for answer in answers} == {Code.RIGHT_NOT_GRANTED}
+        assert {answer[1] for answer in answers} == {"scope.read"}
+        assert len(answers) == 1, answers
+
+
+def test_authority_is_checked_on_the_resolved_path(tree: LeaseTree) -> None:
+    for name in ("a", "b"):
+        (tree.workspace / name).mkdir()
+        (tree.workspace / name / "f").write_bytes(b"x")
+    os.symlink("../b/f", tree.workspace / "a/link")
+    both = scope(("/workspace",), ("/workspace/a",))
+    assert tree.view("a/link", scope=both).path == "/workspace/b/f"
+    for act in (
+        lambda: tree.edit("a/link", b"x", b"y", scope=both),
+        lambda: tree.edit("a/../b/f", b"x", b"y", scope=both),
+        lambda: write(tree, "a/link", b"y", both),
+    ):
+        found = fault(act)
+        assert (found.code, found.rule) == (Code.RIGHT_NOT_GRANTED, "scope.write")
+    assert (tree.workspace / "b/f").read_bytes() == b"x"
+    tree.edit("a/f", b"x", b"y", scope=both)
+
+
+def test_b48_a_neighbour_with_the_same_prefix_is_not_covered(tree: LeaseTree) -> None:
+    (tree.workspace / "src").mkdir()
+    (tree.workspace / "src-evil").mkdir()
+    (tree.workspace / "src-evil/f").write_bytes(b"x")
+    only = scope(("/workspace/src",))
+    assert fault(lambda: tree.view("src-evil/f", scope=only)).rule == "scope.read"
+    assert fault(lambda: tree.view("src/../src-evil/f", scope=only)).rule == "scope.read"
+
+
+def test_what_is_denied_is_not_written_also_while_it_is_absent(tree: LeaseTree) -> None:
+    denied = scope(("/workspace",), ("/workspace",), ("/workspace/.git/hooks",))
+    for path in (".git/hooks/pre-commit", ".git/hooks", ".git", "x/../.git/hooks/a"):
+        (tree.workspace / "x").mkdir(exist_ok=True)
+        found = fault(partial(write, tree, path, b"x", denied))
+        assert (found.code, found.rule) == (Code.RIGHT_NOT_GRANTED, "deny"), path
+    assert not (tree.workspace / ".git").exists()
+    (tree.workspace / ".git/hooks").mkdir(parents=True)
+    (tree.workspace / ".git/hooks/pre-commit").write_bytes(b"x")
+    os.symlink(".git/hooks/pre-commit", tree.workspace / "link")
+    for path in (".git/hooks/pre-commit", "link"):
+        assert tree.view(path, scope=denied).lines == (b"x",)
+        assert fault(partial(tree.edit, path, b"x", b"y", scope=denied)).rule == "deny"
+    write(tree, ".git/hooks-evil", b"x", denied)
+    # The control: nothing else stands in the way.
+    tree.edit("link", b"x", b"y")
+
+
+def test_a_hard_link_to_a_denied_file_does_not_change_it(tree: LeaseTree) -> None:
+    denied = scope(("/workspace",), ("/workspace",), ("/workspace/d",))
+    (tree.workspace / "d").mkdir()
+    (tree.workspace / "d/f").write_bytes(b"x")
+    os.link(tree.workspace / "d/f", tree.workspace / "f")
+    tree.edit("f", b"x", b"y", scope=denied)
+    write(tree, "f", b"z", denied)
+    assert (tree.workspace / "d/f").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "a\nb", "a\\b", "\ud800", "x" * 5000])
+def test_b48_a_path_that_is_no_path_is_invalid(tree: LeaseTree, path: str) -> None:
+    for act in (
+        lambda: tree.view(path),
+        lambda: tree.edit(path, b"a", b"b"),
+        lambda: write(tree, path, b""),
+        lambda: tree.files.read(path, tree.everywhere),
+    ):
+        found = fault(act)
+        assert found.code is Code.INVALID_ARGUMENT
+        assert found.details == {"argument": "path"}
