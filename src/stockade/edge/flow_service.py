@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -42,7 +43,7 @@ from stockade.terms.fault import Code, Status, failure
 from stockade.terms.grant import Grant
 from stockade.terms.ids import CallRef
 from stockade.terms.lease import LeaseRecord
-from stockade.terms.ports import ArtifactStore, Clock, Tee, Workspace
+from stockade.terms.ports import ArtifactStore, Clock, PathScope, Tee, Workspace
 from stockade.terms.result import (
     RESULT_SCHEMA,
     EngineRef,
@@ -193,12 +194,12 @@ class FlowService:
                     return
 
     def read_file(self, context: Context, lease: str, path: str) -> tuple[int, Iterator[bytes]]:
-        workspace, permit = self._workspace(context, lease, Right("read", path))
-        return workspace.files.read(path, path_scope(permit))
+        with self._workspace(context, lease, Right("read", path)) as (workspace, scope):
+            return workspace.files.read(path, scope)
 
     def write_file(self, context: Context, lease: str, path: str, content: Iterator[bytes]) -> str:
-        workspace, permit = self._workspace(context, lease, Right("write", path))
-        return workspace.files.write(path, content, path_scope(permit))
+        with self._workspace(context, lease, Right("write", path)) as (workspace, scope):
+            return workspace.files.write(path, content, scope)
 
     def read_artifact(self, context: Context, request: ArtifactRange) -> bytes:
         record, _ = self._permitted(context, request.lease)
@@ -233,11 +234,18 @@ class FlowService:
         permit = self._parts.verify(record.token if token is None else token, self._parts.clock())
         return self._parts.leases.admit(record.id, permit), permit
 
-    def _workspace(self, context: Context, lease: str, right: Right) -> tuple[Workspace, Permit]:
+    @contextmanager
+    def _workspace(
+        self, context: Context, lease: str, right: Right
+    ) -> Iterator[tuple[Workspace, PathScope]]:
+        """Holds one of the lease's places like a call, so that no reset comes in between."""
         record, permit = self._permitted(context, lease)
-        tool = "file_view" if right.right == "read" else "file_edit"
-        authorize(permit, tool, [right], record)
-        return self._parts.leases.workspace(record), permit
+        parallel = permit.grant.per_lease.parallel
+        with self._parts.running.enter(record.id, context.request_id, None, parallel):
+            record = self._parts.leases.admit(record.id, permit)
+            tool = "file_view" if right.right == "read" else "file_edit"
+            authorize(permit, tool, [right], record)
+            yield self._parts.leases.workspace(record), path_scope(permit)
 
     def _operate(self, context: Context, step: Callable[[], LeaseRecord]) -> ToolResult:
         started = self._parts.clock()

@@ -127,11 +127,13 @@ def mount(image: str, *, fresh: bool) -> tuple[int, int]:
     number, device = found or loopdev.attach(image)
     try:
         # noinit_itable: no kernel thread that fills the image with zeroed inode tables.
+        # noauto_da_alloc: a rename does not flush the file, 0.24 instead of 0.45 ms an edit; these
+        # disks do not survive a power loss anyway (docs/decisions/0003).
         # nodev keeps the overlay's whiteouts (device 0:0) from being opened.
         return number, syscalls.new_mount(
             "ext4",
             {"source": loopdev.node(number)},
-            ("noinit_itable", "nobarrier"),
+            ("noinit_itable", "nobarrier", "noauto_da_alloc"),
             syscalls.MOUNT_ATTR_NOSUID
             | syscalls.MOUNT_ATTR_NODEV
             | syscalls.MOUNT_ATTR_NOEXEC

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
+import subprocess
 from typing import Final
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -15,6 +17,18 @@ def become_subreaper() -> None:
     where the host's init does not. See PR_SET_CHILD_SUBREAPER(2const). Raises OSError."""
     if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def wait_exit(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+    """The exit status, or None when it has not ended in time. By poll(2) on a pidfd: Popen.wait
+    with a timeout sleeps in steps of up to 50 ms, which cost 10 ms per sandbox."""
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        return process.wait() if poller.poll(timeout_s * 1000) else None
+    finally:
+        os.close(pidfd)
 
 
 def reap(pidfd: int) -> bool:

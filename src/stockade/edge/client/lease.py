@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +12,8 @@ from urllib.parse import quote, urlencode
 
 from pydantic import JsonValue
 
+from stockade.decide.blocks import narrow
+from stockade.decide.tokens import attenuate, inspect
 from stockade.edge.client.link import GRACE_S, Link
 from stockade.edge.client.results import Result
 from stockade.edge.client.transport import Message, Sink
@@ -27,6 +30,7 @@ from stockade.edge.wire import (
     LeaseView,
     RunRequest,
 )
+from stockade.terms.grant import Profile
 from stockade.terms.ids import CallRef
 
 # Tools of effect level A0: repeating them is free, so a lost reply is asked for again.
@@ -59,6 +63,37 @@ class Lease:
     ) -> None:
         self.release()
 
+    def narrowed(
+        self,
+        *,
+        read: Sequence[str] | None = None,
+        write: Sequence[str] | None = None,
+        execute: Sequence[str] | None = None,
+        deny: Sequence[str] = (),
+        tools: Sequence[str] | None = None,
+        profile: Profile | None = None,
+        ttl_s: int | None = None,
+    ) -> Lease:
+        """The same lease under a narrower capability, made here without daemon or key. What is
+        not given stays; `deny` adds. Raises Failure(wider_block) naming the component, ValueError
+        for a lease without a token."""
+        if self.token is None:
+            raise ValueError("a lease that was attached without its token can't be narrowed")
+        parent = inspect(self.token).blocks[-1]
+        given = {"read": read, "write": write, "execute": execute}
+        scope = {name: tuple(paths) for name, paths in given.items() if paths is not None}
+        system = {} if profile is None else {"profile": profile}
+        child = narrow(
+            parent,
+            scope=parent.scope.model_copy(update=scope),
+            deny=(*parent.deny, *deny),
+            tools=None if tools is None else tuple(tools),
+            system=parent.system.model_copy(update=system),
+            not_after_s=None if ttl_s is None else int(time.time()) + ttl_s,
+        )
+        token = attenuate(self.token, child)
+        return Lease(self._link.with_token(token), self.id, token)
+
     # The four tools. Arguments that are left out have the tool's own defaults.
 
     def bash_execute(self, command: str, timeout_ms: int | None = None) -> Result:
@@ -86,7 +121,9 @@ class Lease:
             },
         )
 
-    def grep_search(self, pattern: str, path: str | None = None, glob: str | None = None) -> Result:
+    def grep_search(
+        self, pattern: str, path: str = "/workspace", glob: str | None = None
+    ) -> Result:
         return self.call("grep_search", {"pattern": pattern, "path": path, "glob": glob})
 
     bash = bash_execute

@@ -55,13 +55,12 @@ class HttpServer:
         self._peers = peers
         self._lanes = Lanes(calls, queue)
         self._runner: web.ServerRunner | None = None
-        self._socket: socket.socket | None = None
         self._path = ""
         self._inode = (0, 0)
 
     async def start(self, path: str, mode: int) -> None:
         """Listen. Raises listening.ListenError."""
-        self._socket = listening.listen(path, mode)
+        listener = listening.listen(path, mode)
         self._path, self._inode = path, listening.inode_of(path)
         server = web.Server(
             self._handle,
@@ -73,14 +72,14 @@ class HttpServer:
         )
         self._runner = web.ServerRunner(server, access_log=None, shutdown_timeout=1)
         await self._runner.setup()
-        await web.SockSite(self._runner, self._socket).start()
+        await web.SockSite(self._runner, listener).start()
 
     async def stop(self, grace_s: float) -> bool:
         """Refuse new work, wait for what runs, then close. False when work was left running."""
         self._api.stop()
         done = await self._lanes.idle(grace_s)
-        if self._socket is not None:
-            listening.remove(self._path, self._socket, self._inode)
+        if self._path:
+            listening.remove(self._path, self._inode)
         if self._runner is not None:
             await self._runner.cleanup()
         self._lanes.close()

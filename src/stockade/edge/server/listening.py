@@ -54,9 +54,9 @@ def answers(path: str) -> bool:
         return True
 
 
-def remove(path: str, made: socket.socket, inode: tuple[int, int]) -> None:
-    """Close `made`, and unlink `path` if it still is that socket."""
-    made.close()
+def remove(path: str, inode: tuple[int, int]) -> None:
+    """Unlink `path` if it still is that socket. It is closed by the server that accepts on it:
+    an event loop can't let go of a descriptor that is closed already."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:

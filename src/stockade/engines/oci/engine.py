@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from contextlib import ExitStack
@@ -277,14 +276,13 @@ class OciEngine:
             process = self._holder.spawn(
                 [self._setup.launcher, str(memory)], pass_fds=(memory, *fds), stderr=log
             )
-            try:
-                status = process.wait(START_TIMEOUT_S)
-            except subprocess.TimeoutExpired as error:
+            status = processes.wait_exit(process, START_TIMEOUT_S)
+            if status is None:
                 process.kill()
                 process.wait()
                 raise failure(
                     Code.SANDBOX_UNAVAILABLE, f"the runtime hung for {START_TIMEOUT_S:.0f} s"
-                ) from error
+                )
         finally:
             os.close(memory)
         if status:

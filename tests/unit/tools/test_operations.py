@@ -1,0 +1,149 @@
+"""From checked arguments to rights and operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.tools.support import BASH, EDIT, GREP, LIMITS, RUN, VIEW
+
+from stockade.terms.call import EditOperation, ExecOperation, Right, ViewOperation
+from stockade.terms.fault import Code, Failure
+from stockade.terms.plan import Kind
+from stockade.tools import catalog
+from stockade.tools.definition import AnyTool, CallLimits
+
+
+def parsed(tool: AnyTool, **arguments: Any) -> Any:
+    return catalog.parse_arguments(tool, arguments)[0]
+
+
+def program(tool: AnyTool, limits: CallLimits = LIMITS, **arguments: Any) -> ExecOperation:
+    operation = tool.operation(parsed(tool, **arguments), limits)
+    assert isinstance(operation, ExecOperation)
+    return operation
+
+
+def test_the_target_tables() -> None:
+    edit = {"old_str": "x", "new_str": "y"}
+    cases = [
+        (BASH, {"command": ":"}, [Right("execute", "/usr")]),
+        (RUN, {"argv": ["ls"]}, [Right("execute", "/usr")]),
+        (RUN, {"argv": ["/usr/bin/ls"]}, [Right("execute", "/usr")]),
+        (RUN, {"argv": ["./a.out"]}, [Right("execute", "/workspace/a.out")]),
+        (RUN, {"argv": ["x/y"], "cwd": "/tmp"}, [Right("execute", "/tmp/x/y")]),
+        (RUN, {"argv": ["/tmp//./x"]}, [Right("execute", "/tmp/x")]),
+        (VIEW, {"path": "a//./b/"}, [Right("read", "/workspace/a/b")]),
+        (EDIT, {"path": "/tmp/a", **edit}, [Right("read", "/tmp/a"), Right("write", "/tmp/a")]),
+        (GREP, {"path": "/workspace", "pattern": "x"}, [Right("read", "/workspace")]),
+        (VIEW, {"path": "a\\xff"}, [Right("read", "/workspace/a\\xff")]),
+    ]
+    for tool, arguments, expected in cases:
+        assert list(tool.rights(parsed(tool, **arguments))) == expected, (tool.name, arguments)
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "/", "/workspace-evil/x", "//etc", "/tmpfoo", "/proc", "/proc/self/cwd"]
+)
+def test_file_tools_refuse_what_lies_outside_by_name(path: str) -> None:
+    for tool, more in (
+        (VIEW, {}),
+        (EDIT, {"old_str": "x", "new_str": "y"}),
+        (GREP, {"pattern": "x"}),
+    ):
+        with pytest.raises(Failure) as caught:
+            tool.rights(parsed(tool, path=path, **more))
+        assert caught.value.fault.code is Code.OUTSIDE_WORKSPACE
+
+
+def test_b48_a_search_takes_dots_by_name() -> None:
+    for path in ("/workspace/../etc", "../proc", "a/../../workspace-evil/x", "../../.."):
+        with pytest.raises(Failure) as caught:
+            GREP.operation(parsed(GREP, path=path, pattern="x"), LIMITS)
+        assert caught.value.fault.code is Code.OUTSIDE_WORKSPACE
+    assert program(GREP, path="a/../../tmp/x", pattern="x").cwd == b"/tmp"
+
+
+def test_the_shell_is_bash_else_sh_not_a_login_shell_in_the_workspace() -> None:
+    operation = program(BASH, command="-c\necho 'é'", timeout_ms=2000)
+    assert operation.argv == (b"bash", b"-c", "-c\necho 'é'".encode())
+    assert operation.paths.index(b"/bin/bash") < operation.paths.index(b"/bin/sh")
+    assert (operation.kind, operation.cwd) == (Kind.COMMAND, b"/workspace")
+    assert operation.timeout_ms == 2000
+    capture = operation.capture
+    assert capture.head_bytes + capture.tail_bytes == 32 * 1024
+    assert capture.artifact_bytes == LIMITS.artifact_bytes
+
+
+def test_run_looks_along_the_path_of_the_sandbox() -> None:
+    assert program(RUN, argv=["ls", "-l"]).paths == (b"/usr/bin/ls", b"/bin/ls")
+    assert program(RUN, argv=["./ls"]).paths == (b"/workspace/ls",)
+    assert program(RUN, argv=["../ls"], cwd="a").paths == (b"/workspace/a/../ls",)
+    with pytest.raises(Failure) as caught:
+        program(RUN, CallLimits(1000, 0), argv=["ls"])
+    assert caught.value.fault.code is Code.COMMAND_NOT_FOUND
+
+
+def test_run_without_a_limit_has_the_capabilitys() -> None:
+    limits = CallLimits(wall_limit_ms=900_000, artifact_bytes=0, search_path=(b"/bin",))
+    assert program(RUN, limits, argv=["a"]).timeout_ms == 900_000
+    assert program(RUN, limits, argv=["a"], timeout_ms=600_000).timeout_ms == 600_000
+    assert program(RUN, limits, argv=["a"], timeout_ms=900_001).timeout_ms == 900_000
+
+
+def test_b41_edit_strings_reach_the_file_byte_for_byte() -> None:
+    text = "$& $$ $1 \\1 \\g<0> \\n \\' %s {x}"
+    arguments = parsed(EDIT, path="a", old_str=".*[x]", new_str=text)
+    operation = EDIT.operation(arguments, LIMITS)
+    assert isinstance(operation, EditOperation)
+    assert (operation.old, operation.new) == (b".*[x]", text.encode())
+
+
+def test_view_bounds() -> None:
+    operation = VIEW.operation(parsed(VIEW, path="a", offset=3), LIMITS)
+    assert operation == ViewOperation("/workspace/a", 3, 200, 64 * 1024, 2000)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["--help", "-n", "-e", "--pre=/workspace/x.sh", "-f/etc/passwd"]
+)
+def test_b55_neither_pattern_nor_glob_nor_path_becomes_an_option(pattern: str) -> None:
+    operation = program(GREP, pattern=pattern, path="-rf", glob="--no-ignore")
+    assert operation.kind is Kind.SEARCH
+    assert operation.argv[-4:] == (
+        b"--glob=--no-ignore",
+        b"--regexp=" + pattern.encode(),
+        b"--",
+        b"/workspace/-rf",
+    )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "multiline"),
+    [
+        ("a", False), ("a\nb", True), ("a\\nb", True), ("a\\\\nb", False), ("[^\\n]x", False),
+        ("[\n]", False), ("\\[\\n", True), ("(.*\\n){0,40}x", True),
+    ],
+)  # fmt: skip
+def test_lines_are_joined_only_for_a_pattern_that_asks_for_it(
+    pattern: str, multiline: bool
+) -> None:
+    assert (b"--multiline" in program(GREP, pattern=pattern, path="a").argv) is multiline
+
+
+def test_published_effect_levels() -> None:
+    levels = {
+        t.name: (t.level(connect=False), t.level(connect=True)) for t in catalog.TOOLS.values()
+    }
+    assert levels == {
+        "bash_execute": ("A2", "A3"),
+        "run": ("A2", "A3"),
+        "file_view": ("A0", "A0"),
+        "file_edit": ("A1", "A1"),
+        "grep_search": ("A0", "A0"),
+    }
+
+
+def test_models_are_offered_the_four_tools() -> None:
+    names = [tool.name for tool in catalog.offered()]
+    assert names == ["bash_execute", "file_view", "file_edit", "grep_search"]
