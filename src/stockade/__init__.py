@@ -1,6 +1,7 @@
 """Stockade runs an agent's tools inside containers whose walls are computed from a capability.
 
-Names are loaded when they are first used: `import stockade` alone takes under a millisecond.
+Names are loaded when they are first used: `import stockade` alone takes a few milliseconds, the
+SDK a quarter of a second, most of it for the result's models.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role
 from stockade.edge.flow_service import FlowService, Parts
 from stockade.edge.server import http, logs
-from stockade.edge.server.config import Config, peers
+from stockade.edge.server.config import Config, Defaults, peers
 from stockade.edge.server.http import HttpServer
 from stockade.engines.oci import image, toolbox
 from stockade.engines.oci.engine import OciEngine, Setup
@@ -58,6 +58,7 @@ from stockade.terms.fault import Code, failure
 from stockade.terms.version import VERSION
 
 CEILING: Final = "default"
+DEFAULTS: Final = Defaults()
 # Disk images are sparse files: not below /tmp, which may be memory.
 EMBEDDED: Final = Path("/var/tmp/stockade")
 LOG: Final = logging.getLogger("stockade.daemon")
@@ -98,6 +99,7 @@ class Runtime:
 def open_runtime(
     state_dir: Path,
     *,
+    defaults: Defaults = DEFAULTS,
     clock: Callable[[], float] = time.time,
     random_hex: Callable[[int], str] = secrets.token_hex,
     fault_point: Callable[[str], None] = lambda name: None,
@@ -196,6 +198,7 @@ def open_runtime(
             kid=key_file.current,
             engine=engine.describe(),
             state_dir=str(state_dir),
+            defaults=defaults,
             clock=clock,
             version=VERSION,
         )
@@ -251,7 +254,7 @@ class Native:
 
     def serve(self, config: Config) -> None:
         logs.configure()
-        runtime = open_runtime(Path(config.state_dir))
+        runtime = open_runtime(Path(config.state_dir), defaults=config.defaults)
         server = HttpServer(
             runtime.api,
             peers(config, os.getuid()),

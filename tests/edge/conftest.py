@@ -83,6 +83,9 @@ def view(trajectory: str = "t1") -> LeaseView:
     )
 
 
+EXPORTED = ExportData(kind="export", added=1, modified=2, deleted=0, skipped=0, patch_bytes=None)
+
+
 @dataclass
 class FakeService:
     """Answers everything at once. A test replaces one verb by assigning to `on_call` and so on,
@@ -93,9 +96,7 @@ class FakeService:
     files: dict[str, bytes] = field(default_factory=dict)
     artifact: bytes = bytes(range(256)) * 32
     patch_parts: Sequence[bytes] = (b"diff --git a/x b/x\n", b"+1\n")
-    export: ExportData = ExportData(
-        kind="export", added=1, modified=2, deleted=0, skipped=0, patch_bytes=None
-    )
+    export: ExportData = EXPORTED
     on_call: Callable[[Context, CallRequest], ToolResult] | None = None
     on_run: Callable[[Context, RunRequest, Tee, int | None], ToolResult] | None = None
     on_cancel: Callable[[CancelRequest], int] | None = None
@@ -115,15 +116,15 @@ class FakeService:
             return self.on_call(context, request)
         return make_result(context.request_id, tool=request.tool)
 
-    def run(
-        self, context: Context, request: RunRequest, tee: Tee, stdin: int | None
-    ) -> ToolResult:
+    def run(self, context: Context, request: RunRequest, tee: Tee, stdin: int | None) -> ToolResult:
         self._note("run", context, request)
         if self.on_run is not None:
             return self.on_run(context, request, tee, stdin)
         tee(1, memoryview(b"out\n"))
         tee(2, memoryview(b"err\n"))
-        return make_result(context.request_id, tool="run", exit_=Exit(kind="exited", code=0, signal=None))
+        return make_result(
+            context.request_id, tool="run", exit_=Exit(kind="exited", code=0, signal=None)
+        )
 
     def cancel(self, context: Context, request: CancelRequest) -> int:
         self._note("cancel", context, request)
@@ -179,9 +180,7 @@ class FakeService:
         content = self.files[path]
         return len(content), iter([content[i : i + 65536] for i in range(0, len(content), 65536)])
 
-    def write_file(
-        self, context: Context, lease: str, path: str, content: Iterator[bytes]
-    ) -> str:
+    def write_file(self, context: Context, lease: str, path: str, content: Iterator[bytes]) -> str:
         self._note("write_file", context, (lease, path))
         self.files[path] = b"".join(content)
         return "ab" * 16
@@ -224,7 +223,7 @@ class Running:
         self,
         method: str,
         target: str,
-        body: bytes | str | None = None,
+        body: bytes | str | Iterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, Any]:
         """Status and parsed JSON (or raw bytes) of one request on a connection of its own."""
@@ -259,10 +258,14 @@ def result_of() -> Callable[..., ToolResult]:
     return make_result
 
 
-@pytest.fixture
-def api(service: FakeService) -> Api:
+def make_api(service: FakeService) -> Api:
     numbers = iter(range(1, 1_000_000))
     return Api(service, lambda: f"rq_{next(numbers)}", "9.9.9")
+
+
+@pytest.fixture
+def api(service: FakeService) -> Api:
+    return make_api(service)
 
 
 @pytest.fixture
@@ -274,7 +277,7 @@ def socket_dir() -> Iterator[Path]:
 
 
 @pytest.fixture
-def start(api: Api, socket_dir: Path) -> Iterator[Callable[..., Running]]:
+def start(service: FakeService, socket_dir: Path) -> Iterator[Callable[..., Running]]:
     """Start a server; the peers default to this process as the operator."""
     started: list[Running] = []
 
@@ -284,9 +287,8 @@ def start(api: Api, socket_dir: Path) -> Iterator[Callable[..., Running]]:
         own = Peer(os.geteuid(), None, Role.OPERATOR, own=True)
         loop = asyncio.new_event_loop()
         path = str(socket_dir / name)
-        server = HttpServer(
-            api, {own.uid: own} if peers is None else peers, calls=calls, queue=queue
-        )
+        allowed = {own.uid: own} if peers is None else peers
+        server = HttpServer(make_api(service), allowed, calls=calls, queue=queue)
         thread = threading.Thread(target=loop.run_forever)
         thread.start()
         running = Running(path, loop, server, thread)

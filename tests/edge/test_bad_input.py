@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from typing import Any
@@ -100,24 +101,22 @@ def test_a_body_at_the_limit_is_read(server, service) -> None:
 
 
 def test_an_oversized_body_in_chunks_without_a_length_is_refused_too(server) -> None:
-    parts = (b"x" * 65536 for _ in range(100))
-    connection = socket.socket(socket.AF_UNIX)
-    with connection:
-        connection.connect(server.path)
-        connection.sendall(
-            b"POST /v1/calls HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
-        try:
-            for part in parts:
-                connection.sendall(b"%x\r\n%b\r\n" % (len(part), part))
-        except BrokenPipeError:
-            refused_early = True
-        else:
-            refused_early = False
-            connection.sendall(b"0\r\n\r\n")
-        head = connection.recv(65536)
-    assert b"body_too_large" in head
-    assert refused_early
+    parts = (b"x" * 65536 for _ in range(80))
+    status, reply = server.ask("POST", "/v1/calls", parts)
+    assert (status, reply["error"]["code"]) == (200, "body_too_large")
+
+
+def test_an_endless_body_is_cut_off(server) -> None:
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.connect(server.path)
+        raw.sendall(b"POST /v1/calls HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        block = b"100000\r\n" + b"x" * 0x100000 + b"\r\n"
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 100:
+                raw.sendall(block)
+                sent += 1
+    assert 64 <= sent < 100
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ def test_an_oversized_body_in_chunks_without_a_length_is_refused_too(server) -> 
         ("GET", "/v1/calls", 405),
         ("DELETE", "/v1/leases/" + LEASE, 405),
         ("PUT", "/v1/leases", 405),
-        ("BREW", "/v1/health", 405),
+        ("PATCH", "/v1/health", 405),
     ],
 )
 def test_unknown_routes_and_wrong_methods(server, method, target, status) -> None:
@@ -156,7 +155,7 @@ def test_a_path_that_is_not_utf_8_is_refused(server, service) -> None:
     [
         ("?offset=-1", "invalid_argument"),
         ("?offset=1e3", "invalid_argument"),
-        ("?offset=\u0661".encode().decode("latin-1"), "invalid_argument"),
+        ("?offset=%D9%A1", "invalid_argument"),
         ("?length=0", "invalid_argument"),
         ("?length=4194305", "invalid_argument"),
         ("?offset=99999999999999999999", "invalid_argument"),
@@ -174,7 +173,7 @@ def test_bytes_that_are_not_http_end_the_connection_and_nothing_else(server) -> 
         raw.settimeout(10)
         raw.connect(server.path)
         raw.sendall(b"\x00\x01garbage\r\n\r\n")
-        assert raw.recv(65536).startswith(b"HTTP/1.") 
+        assert raw.recv(65536).startswith(b"HTTP/1.")
     assert server.ask("GET", "/v1/health")[0] == 200
 
 

@@ -17,8 +17,10 @@ from pydantic import JsonValue
 from stockade.decide.authorize import authorize, path_scope
 from stockade.decide.blocks import root_block
 from stockade.decide.tokens import KeyRing, mint
+from stockade.edge.bodies import check
 from stockade.edge.doctor import doctor_report
 from stockade.edge.exchange import Write
+from stockade.edge.server.config import Defaults
 from stockade.edge.service import Context
 from stockade.edge.wire import (
     ArtifactRange,
@@ -34,7 +36,7 @@ from stockade.edge.wire import (
     MintRequest,
     RunRequest,
 )
-from stockade.flow.lease_request import DEFAULT_TTL_S, LeaseRequest
+from stockade.flow.lease_request import LeaseRequest
 from stockade.flow.leases import Leases
 from stockade.flow.pipeline import Pipeline, ToolRequest
 from stockade.flow.running import Running
@@ -53,6 +55,7 @@ from stockade.terms.result import (
     ToolResult,
     Usage,
 )
+from stockade.tools.arguments import object_of
 from stockade.tools.shape import timestamp
 
 _PATCH_CHUNK = 256 * 1024
@@ -73,6 +76,7 @@ class Parts:
     kid: str
     engine: EngineRef
     state_dir: str
+    defaults: Defaults
     clock: Clock
     version: str
 
@@ -123,17 +127,22 @@ class FlowService:
     def create_lease(self, context: Context, request: LeaseCreate) -> LeaseReply:
         started = self._parts.clock()
         made = self._parts.leases.create(
-            LeaseRequest(
-                tenant=request.tenant,
-                trajectory=request.trajectory,
-                name=request.name,
-                source=request.source,
-                excludes=tuple(request.excludes),
-                image=request.image,
-                env=tuple(sorted(request.env.items())),
-                grant=request.grant,
-                capability=context.token,
-                ttl_s=request.ttl_s or DEFAULT_TTL_S,
+            check(
+                LeaseRequest,
+                {
+                    "tenant": request.tenant,
+                    "trajectory": request.trajectory,
+                    "name": request.name,
+                    "source": request.source,
+                    "excludes": tuple(request.excludes),
+                    "image": request.image,
+                    "env": tuple(sorted(request.env.items())),
+                    "grant": request.grant
+                    or (self._parts.defaults.grant if context.token is None else None),
+                    "capability": context.token,
+                    "ttl_s": request.ttl_s or self._parts.defaults.ttl_s,
+                    "take_over": request.take_over,
+                },
             )
         )
         record = made.record
@@ -194,10 +203,12 @@ class FlowService:
                     return
 
     def read_file(self, context: Context, lease: str, path: str) -> tuple[int, Iterator[bytes]]:
+        path = _object(path)
         with self._workspace(context, lease, Right("read", path)) as (workspace, scope):
             return workspace.files.read(path, scope)
 
     def write_file(self, context: Context, lease: str, path: str, content: Iterator[bytes]) -> str:
+        path = _object(path)
         with self._workspace(context, lease, Right("write", path)) as (workspace, scope):
             return workspace.files.write(path, content, scope)
 
@@ -313,6 +324,14 @@ def _token(context: Context) -> str | None:
     if context.token is None and not context.peer.own:
         raise failure(Code.TOKEN_MISSING, "this user's calls need the lease's token")
     return context.token
+
+
+def _object(path: str) -> str:
+    """A file's path as the tools understand it, so that both refuse alike."""
+    try:
+        return object_of(path)
+    except ValueError as error:
+        raise failure(Code.INVALID_ARGUMENT, str(error), argument="path") from error
 
 
 def _lease_data(record: LeaseRecord) -> LeaseData:

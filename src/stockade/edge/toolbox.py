@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 from pydantic import JsonValue
@@ -10,6 +9,7 @@ from pydantic import JsonValue
 from stockade.terms.base import Model
 from stockade.tools import catalog
 from stockade.tools.definition import AnyTool
+from stockade.tools.model_text import as_model
 
 
 class TargetView(Model):
@@ -36,19 +36,6 @@ class ToolView(Model):
     input_schema: dict[str, JsonValue]
     output_schema: dict[str, JsonValue] | None
 
-    def as_model(self) -> str:
-        """Exactly what a model is told, as JSON."""
-        description = "\n".join((self.what, self.when, self.first, self.returns))
-        return json.dumps(
-            {
-                "name": self.name,
-                "description": description,
-                "input_schema": self.input_schema,
-            },
-            indent=2,
-            ensure_ascii=False,
-        )
-
 
 class ToolList(Model):
     tools: list[ToolView]
@@ -56,6 +43,11 @@ class ToolList(Model):
 
 def tool_list() -> ToolList:
     return ToolList(tools=[_view(tool) for tool in catalog.TOOLS.values()])
+
+
+def told_to_model(name: str) -> str:
+    """Exactly what a model is told about a tool. Raises Failure(unknown_tool)."""
+    return as_model(catalog.get(name))
 
 
 def find_tool(name: str) -> ToolView:

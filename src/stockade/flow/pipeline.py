@@ -171,6 +171,8 @@ class Pipeline:
             return workspace.files.view(operation, path_scope(permit))
         if isinstance(operation, EditOperation):
             return workspace.files.edit(operation, path_scope(permit))
+        if operation.searches is not None:
+            workspace.files.look(operation.searches, path_scope(permit))
         assert progress.plan is not None
         assert progress.digest is not None
         sandbox = self._sandboxes.get(

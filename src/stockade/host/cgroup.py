@@ -140,20 +140,3 @@ def leases_of(hierarchies: Hierarchies, instance: str) -> set[str]:
         if directory.is_dir():
             found |= {entry.name for entry in directory.iterdir() if entry.is_dir()}
     return found
-
-
-def cpu_ms(group: Path) -> int | None:
-    """Processor time of everything that ran in the group, ended or not (cpu.stat, no controller
-    needed). None when the group is gone."""
-    try:
-        return counter((group / "cpu.stat").read_text(), "usage_usec") // 1000
-    except FileNotFoundError:
-        return None
-
-
-def members(group: Path) -> int:
-    """How many processes are in the group."""
-    try:
-        return len((group / "cgroup.procs").read_text().split())
-    except FileNotFoundError:
-        return 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -80,6 +81,15 @@ class LeaseFiles:
                 return edit_file(resolved, operation)
 
         return self._on(operation.path, scope, "write", work)
+
+    def look(self, path: str, scope: PathScope) -> None:
+        """Raises Failure: as `LeaseRoot.resolve`; not_found; not_a_regular_file for what is
+        neither a regular file nor a directory. Opens nothing."""
+        with self._locate(path, scope, "read") as resolved:
+            if resolved.fd is None:
+                raise failure(Code.NOT_FOUND, f"{to_text(resolved.path)} does not exist")
+            if not stat.S_ISDIR(resolved.mode):
+                require_regular(resolved.mode, resolved.path)
 
     def read(self, path: str, scope: PathScope) -> tuple[int, Iterator[bytes]]:
         """Size and content of a regular file; the iterator gives exactly that many bytes, or
@@ -223,8 +233,10 @@ class _Content:
 
 
 def _visible(path: bytes, scope: PathScope) -> bool:
-    """Readable, or on the way to something readable."""
-    text = to_text(path)
+    """Readable, or on the way to something readable. Decided by as many names as the longest
+    prefix has: a walk asks for every directory of a path that may have two thousand."""
+    depth = max((prefix.count("/") for prefix in scope.read), default=1)
+    text = to_text(b"/".join(path.split(b"/", depth + 1)[: depth + 1]))
     if allowed_path(scope, text, "read"):
         return True
     return any(prefix.startswith(text + "/") for prefix in scope.read)

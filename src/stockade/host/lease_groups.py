@@ -19,11 +19,13 @@ Moving a process waits for an RCU grace period, 6 to 25 ms, unless the last move
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from stockade.host.call_group import CallGroup
 from stockade.host.cgroup import PREFIX, Hierarchies, counter, kill, remove_tree, write
 from stockade.terms.fault import Code, failure
 from stockade.terms.plan import Limits
@@ -99,8 +101,7 @@ class SandboxGroups:
         self._v1 = v1
         self._v1_dirs = sorted(set(v1.values()))
         self._outside = outside
-        self._memory = v1.get("memory", calls)
-        self._pids = v1.get("pids", calls)
+        self._counters: Counters | None = None
 
     def create(self, limits: Limits) -> tuple[Path, ...]:
         """Make the groups and set the plan's limits; gives those that the launcher enters, so that
@@ -110,6 +111,7 @@ class SandboxGroups:
             for directory in (self._guest, self._calls, *self._v1_dirs):
                 directory.mkdir()
             _limit(self._v1, self._calls, limits)
+            self._counters = Counters(self._v1, self._calls)
         except OSError as error:
             raise failure(
                 Code.SANDBOX_UNAVAILABLE, f"the sandbox's cgroups could not be made: {error}"
@@ -121,45 +123,75 @@ class SandboxGroups:
         for directory in self._outside:
             write(directory / "cgroup.procs", str(pid))
 
-    def place(self, pid: int, call: str) -> Path:
+    def place(self, pid: int, call: str) -> CallGroup:
         """Make a call's group and move `pid` into it and under the limits. Blocks for a grace
         period. Raises OSError (ESRCH when the process is gone)."""
-        group = self._calls / call
-        group.mkdir()
-        for directory in (group, *self._v1_dirs):
-            write(directory / "cgroup.procs", str(pid))
+        group = CallGroup(self._calls / call)
+        try:
+            group.add(pid)
+            for directory in self._v1_dirs:
+                write(directory / "cgroup.procs", str(pid))
+        except OSError:
+            group.close()
+            raise
         return group
 
-    def oom_kills(self) -> int:
-        name = "memory.oom_control" if self._v1 else "memory.events"
-        return counter((self._memory / name).read_text(), "oom_kill")
-
-    def pids_refused(self) -> int:
-        """Forks that a pids limit refused, this sandbox's or the lease's."""
-        return counter((self._pids / "pids.events").read_text(), "max")
-
-    def start_peak(self) -> None:
-        """Restart the high-water mark of memory; only meaningful when no other call runs."""
-        if self._v1:
-            write(self._memory / "memory.max_usage_in_bytes", "0")
-
-    def peak_bytes(self) -> int | None:
-        if self._v1:
-            return int((self._memory / "memory.max_usage_in_bytes").read_text())
-        return None  # memory.peak can't be restarted before Linux 6.12
+    @property
+    def counters(self) -> Counters:
+        assert self._counters is not None
+        return self._counters
 
     def kill(self, timeout_s: float) -> bool:
-        """End all processes, commands first; True when both groups are confirmed empty."""
-        calls = kill(self._calls, timeout_s)
-        return kill(self._guest, timeout_s) and calls
+        """End all processes; True when both groups are confirmed empty. The guest first: as pid 1
+        it is gone only when everything in its pid namespace is, also a spare that is being moved
+        from the one group to the other."""
+        guest = kill(self._guest, timeout_s)
+        return kill(self._calls, timeout_s) and guest
 
     def remove(self) -> list[str]:
         left: list[str] = []
+        if self._counters is not None:
+            self._counters.close()
+            self._counters = None
         for directory in self._v1_dirs:
             _forget_pages(directory)
         for root in (self._calls, self._guest, *self._v1_dirs):
             left += remove_tree(root)
         return left
+
+
+class Counters:
+    """What the kernel counts of a sandbox's calls together; its files stay open."""
+
+    def __init__(self, v1: dict[str, Path], calls: Path) -> None:
+        """Raises OSError."""
+        memory, pids = v1.get("memory", calls), v1.get("pids", calls)
+        names = [memory / ("memory.oom_control" if v1 else "memory.events"), pids / "pids.events"]
+        self._files = [os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in names]
+        # memory.peak can't be restarted before Linux 6.12, so on cgroup2 no peak is given.
+        if v1:
+            peak = memory / "memory.max_usage_in_bytes"
+            self._files.append(os.open(peak, os.O_RDWR | os.O_CLOEXEC))
+
+    def oom_kills(self) -> int:
+        return counter(os.pread(self._files[0], 4096, 0).decode(), "oom_kill")
+
+    def pids_refused(self) -> int:
+        """Forks that a pids limit refused, this sandbox's or the lease's."""
+        return counter(os.pread(self._files[1], 4096, 0).decode(), "max")
+
+    def start_peak(self) -> None:
+        """Restart the high-water mark of memory; only meaningful when no other call runs."""
+        if len(self._files) > 2:
+            os.pwrite(self._files[2], b"0", 0)
+
+    def peak_bytes(self) -> int | None:
+        return int(os.pread(self._files[2], 64, 0)) if len(self._files) > 2 else None
+
+    def close(self) -> None:
+        for fd in self._files:
+            os.close(fd)
+        self._files.clear()
 
 
 def _limit(v1: dict[str, Path], unified: Path, limits: Limits) -> None:

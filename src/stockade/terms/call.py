@@ -57,6 +57,9 @@ class ExecOperation:
 
     `paths` are tried in order until one exists (execve(2) gives ENOENT, ENOTDIR or EACCES for the
     others), so that the host never looks a name up in a tree that the sandbox can change.
+
+    `searches` is the container path that a search begins at. It must lead to a directory or a
+    regular file when the program starts: it would wait on a FIFO until its time is over.
     """
 
     kind: Kind
@@ -66,6 +69,7 @@ class ExecOperation:
     cwd: bytes
     timeout_ms: int
     capture: Capture
+    searches: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,9 @@ class Files(Protocol):
 
     def view(self, operation: ViewOperation, scope: PathScope) -> ViewOutcome: ...
     def edit(self, operation: EditOperation, scope: PathScope) -> EditOutcome: ...
+    def look(self, path: str, scope: PathScope) -> None:
+        """Raises Failure for a path that `view` would refuse, directories excepted."""
+
     def read(self, path: str, scope: PathScope) -> tuple[int, Iterator[bytes]]:
         """Size and content of a regular file. Raises Failure."""
 

@@ -163,7 +163,8 @@ def execution_warnings(outcome: ExecOutcome) -> tuple[Warning, ...]:
         found.append(
             warning(
                 Warn.LEFT_RUNNING,
-                "processes of this call are still running; reset or release ends them",
+                "processes of this call are still running; reset or release ends them. Their "
+                "output is no longer read: printing ends them unless it was redirected to a file",
                 outcome.left_running,
             )
         )

@@ -92,7 +92,7 @@ def _rights(arguments: GrepArguments) -> tuple[Right, ...]:
 
 def _operation(arguments: GrepArguments, limits: CallLimits) -> ExecOperation:
     path = normalize_call_path(arguments.path)
-    # What a symbolic link leads to is settled by what the search sandbox can see.
+    # What a link leads to is settled before the start and by what the search sandbox can see.
     tree = tree_of(path)
     if tree is None:
         raise outside(path)
@@ -113,6 +113,7 @@ def _operation(arguments: GrepArguments, limits: CallLimits) -> ExecOperation:
         cwd=tree,
         timeout_ms=applied_timeout_ms(TIMEOUT_MS, limits),
         capture=Capture(MATCHES_HEAD_BYTES, MESSAGES_HEAD_BYTES, 0),
+        searches=to_text(path),
     )
 
 

@@ -26,7 +26,8 @@ _REASON: Final = re.compile(r"(.*?): (?:Ignore\(IgnoreMatch\((\w+)|(failed to pa
 _ERROR: Final = re.compile(r"(?:rg: )?(.+): ([^:]+) \(os error (\d+)\)")
 _WALK: Final = re.compile(r": IO error for operation on .*\Z", re.DOTALL)
 _CODES: Final = {"13": "permission_denied", "2": "vanished", "40": "link_loop"}
-_MULTILINE_ADVICE: Final = re.compile(r"\s*Consider enabling multiline mode.*", re.DOTALL)
+# It names options that a caller can't give.
+_ADVICE: Final = re.compile(r"\s*Consider enabling (?:multiline mode|PCRE2).*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def parse_messages(captured: Captured) -> Messages:
                 failed += 1
                 if len(errors) < MAX_ERRORS:
                     errors.append(_item_error(error))
-    refusal = _MULTILINE_ADVICE.sub("", "\n".join(rest).strip()).removeprefix("rg: ")
+    refusal = _ADVICE.sub("", "\n".join(rest).strip()).removeprefix("rg: ")
     return Messages(
         hidden=counts["hidden"],
         ignored=counts["ignored"],

@@ -42,7 +42,7 @@ class _Text(BaseModel):
     def raw(self) -> bytes:
         if self.text is not None:
             return self.text.encode()
-        return base64.b64decode(self.encoded)
+        return base64.b64decode(self.encoded, validate=True)
 
 
 class _Submatch(BaseModel):

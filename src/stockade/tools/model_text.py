@@ -102,7 +102,9 @@ def _bodies(result: ToolResult) -> list[tuple[str, str]]:
     data = result.data
     if isinstance(data, ViewData):
         more = f"; go on with offset={data.next_offset}" if data.next_offset else ""
-        label = f"{data.path} lines {data.first_line}-{data.last_line} of {data.total_lines}"
+        at_least = "at least " if data.total_lines_at_least else ""
+        label = f"{data.path} lines {data.first_line}-{data.last_line} of {at_least}"
+        label += str(data.total_lines)
         return [(f"{label}, version {data.version}{more}", visible_lines(data.content))]
     if isinstance(data, EditData):
         label = f"{data.replacements} replaced in {data.changed_file}, version {data.new_version}"

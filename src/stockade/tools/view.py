@@ -66,6 +66,7 @@ def _shape(_: ViewArguments, outcome: ViewOutcome) -> Shaped:
         content="".join(text for text, _ in numbered),
         lossy=any(lossy for _, lossy in numbered),
         cut_lines=list(outcome.cut),
+        total_lines_at_least=outcome.total_lines_at_least,
     )
     return Shaped(data=data)
 

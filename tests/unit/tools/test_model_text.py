@@ -24,7 +24,7 @@ COMMAND = catalog.parse_arguments(BASH, {"command": ":"})[0]
 
 def ran(stdout: bytes = b"", stderr: bytes = b"", code: int = 0) -> ToolResult:
     outcome = ended(End.EXITED, code, stdout=captured(stdout, ALL), stderr=captured(stderr, ALL))
-    return shape_result(BASH.shape(COMMAND, outcome), frame(BASH), outcome, 1000)
+    return shape_result(BASH.shape(COMMAND, outcome), frame(BASH), outcome, 30_000)
 
 
 def test_a_short_result_is_short() -> None:

@@ -26,7 +26,7 @@ def program(tool: AnyTool, limits: CallLimits = LIMITS, **arguments: Any) -> Exe
 
 def test_the_target_tables() -> None:
     edit = {"old_str": "x", "new_str": "y"}
-    cases = [
+    cases: list[tuple[AnyTool, dict[str, Any], list[Right]]] = [
         (BASH, {"command": ":"}, [Right("execute", "/usr")]),
         (RUN, {"argv": ["ls"]}, [Right("execute", "/usr")]),
         (RUN, {"argv": ["/usr/bin/ls"]}, [Right("execute", "/usr")]),

@@ -11,7 +11,7 @@ from stockade.edge.cli.options import Composition, json_option
 from stockade.edge.cli.output import emit, table
 from stockade.edge.doctor import doctor_report
 from stockade.edge.server.config import DEFAULT_CONFIG, Config, ConfigError, load, peers
-from stockade.edge.toolbox import find_tool, tool_list
+from stockade.edge.toolbox import find_tool, told_to_model, tool_list
 
 
 @click.command()
@@ -59,8 +59,7 @@ def list_(as_json: bool) -> int:
 @click.option("--as-model", is_flag=True, help="Exactly what a model is told.")
 def show(name: str, as_model: bool) -> int:
     """One tool's whole definition, as JSON."""
-    shown = find_tool(name)
-    emit(shown.as_model() if as_model else shown.model_dump_json(indent=2))
+    emit(told_to_model(name) if as_model else find_tool(name).model_dump_json(indent=2))
     return 0
 
 

@@ -29,7 +29,7 @@ from stockade.edge.server.config import ConfigError
 from stockade.edge.server.listening import ListenError
 from stockade.terms.fault import Failure
 
-_BROKEN_PIPE: Final = 141  # as a shell reports a program that SIGPIPE ended
+_BROKEN_PIPE: Final = 1  # what click ends with when it meets one
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

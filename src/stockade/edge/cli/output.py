@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from stockade.terms.result import Error
+
+_PIPE_COLUMNS: Final = 4000
 
 
 def printable(text: str) -> str:
@@ -50,5 +53,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         drawn.add_column(column, overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(printable(cell)) for cell in row))
-    console = Console(file=sys.stdout, highlight=False)
-    console.print(drawn, width=None if console.is_terminal else 200, soft_wrap=False)
+    # In a pipe nothing may be folded: a reader there takes a line for a row.
+    width = None if sys.stdout.isatty() else _PIPE_COLUMNS
+    Console(file=sys.stdout, highlight=False, width=width).print(drawn)

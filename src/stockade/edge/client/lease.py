@@ -14,9 +14,10 @@ from pydantic import JsonValue
 
 from stockade.decide.blocks import narrow
 from stockade.decide.tokens import attenuate, inspect
+from stockade.edge.client.connection import Message
 from stockade.edge.client.link import GRACE_S, Link
 from stockade.edge.client.results import Result
-from stockade.edge.client.transport import Message, Sink
+from stockade.edge.client.transport import Sink
 from stockade.edge.exchange import FrameType
 from stockade.edge.wire import (
     ArtifactRange,

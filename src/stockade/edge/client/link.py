@@ -14,8 +14,9 @@ from typing import Final, TypeVar
 from pydantic import ValidationError
 
 from stockade import __version__
+from stockade.edge.client.connection import Message, NotSent, ReplyLost
 from stockade.edge.client.results import Result, StockadeError
-from stockade.edge.client.transport import Message, NotSent, Reply, ReplyLost, Sink, Transport
+from stockade.edge.client.transport import Reply, Sink, Transport
 from stockade.edge.exchange import TOKEN_HEADER, FrameReader, FrameType
 from stockade.edge.refusal import NO_CALL, error_of, refusal
 from stockade.edge.wire import ErrorReply
@@ -46,7 +47,7 @@ class Link:
         content = b"" if body is None else body.model_dump_json(exclude_none=True).encode()
         headers: dict[str, str] = {}
         if self._token is not None:
-            # http.client would refuse such a header with a ValueError of its own.
+            # Anything else could end the header's line and begin another.
             if not self._token.isascii() or not self._token.isprintable():
                 raise StockadeError(
                     error_of(Fault(Code.TOKEN_MALFORMED, "the token is not printable ASCII"))

@@ -1,52 +1,32 @@
 """How a client's request gets to an `Api`: over a unix socket, or by a call in this process.
 
-The HTTP transport is the standard library's client on an AF_UNIX socket: measured here it costs
-0.2 ms less per request than httpx, and half at 20 ms between requests. It knows at any moment
-whether the daemon can have the whole request, because that decides what a failure means:
-`NotSent` (nothing ran, so sending again is right) or `ReplyLost` (it may have run).
+The HTTP transport is the standard library's client on an AF_UNIX socket: a call of nothing takes
+0.4 ms over it and 0.75 ms over httpx (medians, back to back; 1.3 and 2.0 ms at 100 ms spacing).
 """
 
 from __future__ import annotations
 
-import contextlib
 import http.client
-import select
-import socket
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import BinaryIO, Final, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
 from urllib.parse import parse_qsl
 
-from stockade.edge.client.stdin import StdinPump, chunk
+from stockade.edge.client.connection import (
+    Connection,
+    Message,
+    NotSent,
+    ReplyLost,
+    before_stdin,
+    blocks,
+    losing,
+    piece,
+)
+from stockade.edge.client.stdin import StdinPump
 from stockade.edge.exchange import Handling, Interrupted, Peer, Request
 
-_CONNECT_S: Final = 5.0
-_READ_BYTES: Final = 256 * 1024
 _MAX_IDLE: Final = 16
-
-
-class NotSent(Exception):
-    """The daemon never got the whole request: nothing ran."""
-
-
-class ReplyLost(Exception):
-    """The request was sent and no whole reply came: it may have run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """`target` is the raw path with its query. An upload's `body` is an open file of `length`
-    bytes. With `more` the body goes on after `body` (a program's stdin). `silence_s` bounds how
-    long the connection may be silent; None is for ever."""
-
-    method: str
-    target: str
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytes | BinaryIO = b""
-    length: int | None = None
-    more: bool = False
-    silence_s: float | None = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,39 +51,18 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", blocksize=_READ_BYTES)
-        self._path = path
-
-    def connect(self) -> None:
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            made.settimeout(_CONNECT_S)
-            made.connect(self._path)
-        except OSError:
-            made.close()
-            raise
-        self.sock = made
-
-    def usable(self) -> bool:
-        """An idle connection has nothing to read; an end of file means that it is dead."""
-        return self.sock is not None and not select.select((self.sock,), (), (), 0)[0]
-
-
 class HttpTransport:
     """Keeps a few idle connections; each carries one exchange at a time."""
 
     def __init__(self, socket_path: str) -> None:
         self._path = socket_path
-        self._idle: list[_UnixConnection] = []
+        self._idle: list[Connection] = []
         self._lock = threading.Lock()
 
     def send(self, message: Message) -> Reply:
         connection = self._submit(message)
         try:
-            response = _response(connection)
-            with _losing():
+            with connection.response(message) as response, losing():
                 reply = Reply(response.status, response.read())
         except BaseException:
             connection.close()
@@ -112,16 +71,18 @@ class HttpTransport:
         return reply
 
     def stream(self, message: Message, sink: Sink, stdin: int | None = None) -> Reply:
+        if stdin is not None:
+            message = before_stdin(message)
         connection = self._submit(message)
-        pump = None if stdin is None else StdinPump(connection.sock, stdin)
+        pump = None if stdin is None else StdinPump(connection.socket, stdin)
         try:
-            response = _response(connection)
-            if response.status >= 300:
-                with _losing():
-                    return Reply(response.status, response.read())
-            while data := _piece(response):
-                sink(data)
-            return Reply(response.status, b"")
+            with connection.response(message) as response:
+                if response.status >= 300:
+                    with losing():
+                        return Reply(response.status, response.read())
+                while data := piece(response):
+                    sink(data)
+                return Reply(response.status, b"")
         finally:
             if pump is not None:
                 pump.stop()
@@ -134,27 +95,23 @@ class HttpTransport:
                 connection.close()
             self._idle.clear()
 
-    def _submit(self, message: Message) -> _UnixConnection:
+    def _submit(self, message: Message) -> Connection:
         """A connection that carries the whole request. Sends again where nothing was sent: the
         daemon may have restarted since an idle connection was used."""
         kept = self._take()
         if kept is not None:
             try:
-                _transmit(kept, message)
+                kept.transmit(message)
             except NotSent:
                 if not isinstance(message.body, bytes):
                     raise
             else:
                 return kept
-        fresh = _UnixConnection(self._path)
-        try:
-            fresh.connect()
-        except OSError as error:
-            raise NotSent(f"{self._path}: {_say(error)}") from error
-        _transmit(fresh, message)
+        fresh = Connection(self._path)
+        fresh.transmit(message)
         return fresh
 
-    def _take(self) -> _UnixConnection | None:
+    def _take(self) -> Connection | None:
         while True:
             with self._lock:
                 if not self._idle:
@@ -164,7 +121,7 @@ class HttpTransport:
                 return connection
             connection.close()
 
-    def _put_back(self, connection: _UnixConnection, response: http.client.HTTPResponse) -> None:
+    def _put_back(self, connection: Connection, response: http.client.HTTPResponse) -> None:
         with self._lock:
             if not response.will_close and len(self._idle) < _MAX_IDLE:
                 self._idle.append(connection)
@@ -195,7 +152,7 @@ class InProcessTransport:
             dict(parse_qsl(query, keep_blank_values=True)),
             message.headers,
             body if isinstance(body, bytes) else b"",
-            None if isinstance(body, bytes) else _blocks(body),
+            None if isinstance(body, bytes) else blocks(body),
             stdin,
         )
         response = self._api.handle(request)
@@ -233,67 +190,3 @@ class _Outlet:
             except Exception as error:
                 self.error = error
         return self.error is None
-
-
-def _transmit(connection: _UnixConnection, message: Message) -> None:
-    """Send all of the request; on failure the connection is closed, unless the daemon answered
-    before it had read everything (it refused), which `getresponse` will tell."""
-    headers = dict(message.headers)
-    if message.length is not None:
-        headers["Content-Length"] = str(message.length)
-    if connection.sock is not None:
-        connection.sock.settimeout(message.silence_s)
-    try:
-        if message.more and isinstance(message.body, bytes):
-            connection.putrequest(message.method, message.target, skip_accept_encoding=True)
-            for name, value in headers.items():
-                connection.putheader(name, value)
-            connection.putheader("Transfer-Encoding", "chunked")
-            connection.endheaders()
-            connection.send(chunk(message.body))
-        else:
-            connection.request(message.method, message.target, message.body, headers)
-    except OSError as error:
-        if not (connection.sock is not None and _readable(connection.sock)):
-            connection.close()
-            raise NotSent(_say(error)) from error
-
-
-def _response(connection: _UnixConnection) -> http.client.HTTPResponse:
-    with _losing():
-        return connection.getresponse()
-
-
-def _piece(response: http.client.HTTPResponse) -> bytes:
-    """The next bytes of a body, as they come; empty only at its true end."""
-    with _losing():
-        data = response.read1(_READ_BYTES) if response.chunked else response.read(_READ_BYTES)
-    if not data and response.length:
-        raise ReplyLost(f"the body ended {response.length} bytes early")
-    return data
-
-
-@contextlib.contextmanager
-def _losing() -> Iterator[None]:
-    try:
-        yield
-    except (OSError, http.client.HTTPException) as error:
-        raise ReplyLost(_say(error)) from error
-
-
-def _readable(connection: socket.socket) -> bool:
-    """Whether the daemon has said something; an end of file alone is nothing."""
-    try:
-        return bool(connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-    except OSError:
-        return False
-
-
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    while data := file.read(_READ_BYTES):
-        yield data
-
-
-def _say(error: Exception) -> str:
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return text or type(error).__name__

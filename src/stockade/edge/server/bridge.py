@@ -11,13 +11,15 @@ import asyncio
 import concurrent.futures
 import os
 from collections.abc import Iterator
+from typing import Final
 
 from aiohttp import StreamReader, web
 
 from stockade.edge.exchange import MAX_FRAME_BYTES, Response
 from stockade.terms.fault import Code, failure
 
-_PULL_PATIENCE_S = 60.0
+_PULL_PATIENCE_S: Final = 60.0
+_DROP_BYTES: Final = 64 * 1024 * 1024
 
 
 class ReplyWriter:
@@ -99,15 +101,19 @@ def pull(loop: asyncio.AbstractEventLoop, content: StreamReader) -> Iterator[byt
 
 
 async def read_capped(content: StreamReader, limit: int) -> bytes | None:
-    """A whole body of at most `limit` bytes, or None when there is more."""
+    """A whole body of at most `limit` bytes, or None when there is more. What is more is read
+    and dropped, up to a bound: most clients look at a reply only after they sent everything."""
     parts: list[bytes] = []
     size = 0
     while chunk := await content.readany():
         size += len(chunk)
-        if size > limit:
+        if size <= limit:
+            parts.append(chunk)
+        elif size <= _DROP_BYTES:
+            parts.clear()
+        else:
             return None
-        parts.append(chunk)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return None if size > limit else b"".join(parts)
 
 
 async def read_head(content: StreamReader, limit: int) -> bytes | None:

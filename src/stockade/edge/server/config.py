@@ -74,7 +74,6 @@ class ServerLimits(Model):
 
     calls: Annotated[int, Field(ge=1, le=4096)] = 64
     queue: Annotated[int, Field(ge=0, le=65536)] = 256
-    leases: Annotated[int, Field(ge=1, le=65536)] = 1000
     shutdown_grace_s: Annotated[int, Field(ge=0, le=3600)] = 10
 
 
@@ -82,7 +81,6 @@ class Defaults(Model):
     """What a lease gets when its request leaves it out."""
 
     grant: Name = "agent"
-    image: Name = "host"
     ttl_s: Seconds = 3600
 
 

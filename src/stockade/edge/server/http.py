@@ -33,11 +33,15 @@ from stockade.edge.exchange import (
     Request,
     Response,
 )
+from stockade.edge.guard import log_unexpected
 from stockade.edge.server import bridge, listening
 from stockade.edge.server.lanes import Lanes
 from stockade.terms.fault import Code, Failure, Fault
 
 LOG: Final = logging.getLogger("stockade.edge.http")
+# aiohttp's own lines repeat what a client sent; what fails in a handler is logged here.
+_SILENT: Final = logging.getLogger("stockade.edge.http.silent")
+_SILENT.disabled = True
 
 _UCRED: Final = struct.Struct("3i")
 # A token of 16 blocks and a percent-encoded path of 4,096 bytes fit.
@@ -65,6 +69,7 @@ class HttpServer:
         server = web.Server(
             self._handle,
             access_log=None,
+            logger=_SILENT,
             keepalive_timeout=_KEEPALIVE_S,
             max_field_size=_MAX_HEADER_BYTES,
             max_line_size=_MAX_LINE_BYTES,
@@ -86,6 +91,18 @@ class HttpServer:
         return done
 
     async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._dispatch(http)
+        except (ConnectionError, web.RequestPayloadError):
+            # The client went away, or its body is not HTTP: nobody reads a reply.
+            if http.transport is not None:
+                http.transport.abort()
+            return web.Response(status=400)
+        except Exception as unexpected:
+            log_unexpected("-", unexpected)
+            return web.Response(status=500)
+
+    async def _dispatch(self, http: web.BaseRequest) -> web.StreamResponse:
         path, _, query = http.raw_path.partition("?")
         peer = self._peer(http)
         headers = {}

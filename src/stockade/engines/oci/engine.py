@@ -26,6 +26,7 @@ from typing import Final
 from stockade.engines.oci import spec, staging
 from stockade.engines.oci.image import SystemImage
 from stockade.engines.oci.sandbox import OciSandbox
+from stockade.engines.oci.spares import Spares
 from stockade.engines.oci.toolbox import INSIDE
 from stockade.host import cgroup, netns, prefixes, processes, trees
 from stockade.host.cgroup import Hierarchies
@@ -125,11 +126,6 @@ class OciEngine:
             raise failure(
                 Code.SANDBOX_UNAVAILABLE, f"the sandbox could not be made: {error}"
             ) from error
-        try:
-            sandbox.prepare()
-        except BaseException:
-            sandbox.close()
-            raise
         return sandbox
 
     def _start(
@@ -155,13 +151,15 @@ class OciEngine:
         pidfd = os.pidfd_open(link.pid)
         undo.callback(os.close, pidfd)
         groups.exempt(link.pid)
+        spares = Spares(link, groups, self._background)
+        undo.callback(spares.close)
+        spares.prepare()
         return OciSandbox(
-            name=name,
             digest=digest,
             env=plan.env,
             link=link,
             groups=groups,
-            background=self._background,
+            spares=spares,
             on_close=lambda: self._close(name, groups, pidfd),
         )
 

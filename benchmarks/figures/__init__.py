@@ -1,0 +1,1 @@
+"""One module for each group of figures; `measure(world)` gives its figures."""

@@ -1,0 +1,1 @@
+"""What we are compared with in the same run."""

@@ -1,0 +1,351 @@
+"""A real `stockade serve` in a process of its own, and what such a process may leave on the host.
+
+Nothing here sleeps for a fixed time: a daemon is ready when its log says so, a process is dead when
+its pidfd is readable, and what only the kernel can tell (a loop device given back) is asked again
+until a deadline.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import http.client
+import json
+import os
+import platform
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from stockade.edge.client.lease import Lease
+from stockade.edge.client.results import Result
+from stockade.edge.client.sdk import Stockade
+from stockade.host import cgroup
+
+PROGRAM: Final = str(Path(sys.executable).with_name("stockade"))
+WAIT_S: Final = 40.0  # both processors may be busy with other suites
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_KEEP: Final = ctypes.c_uint(0xFFFFFFFF)
+
+
+def until(true: Callable[[], object], what: str, seconds: float = WAIT_S) -> None:
+    """Ask until it is true; fails with `what` after `seconds`."""
+    for _ in range(int(seconds / 0.01)):
+        if true():
+            return
+        select.select((), (), (), 0.01)
+    raise AssertionError(f"not within {seconds:.0f} s: {what}")
+
+
+def gone(pid: int, seconds: float = WAIT_S) -> None:
+    """Wait for the end of any process."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select((pidfd,), (), (), seconds)[0], f"process {pid} still runs"
+    finally:
+        os.close(pidfd)
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """A client that is not our SDK."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=WAIT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(WAIT_S)
+        self.sock.connect(self._path)
+
+
+class Log:
+    """Lines of a process's stderr as they come."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._changed = threading.Condition()
+        self._lines: list[str] = []
+        self._ended = False
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            with self._changed:
+                self._lines.append(line.rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    @property
+    def lines(self) -> list[str]:
+        with self._changed:
+            return list(self._lines)
+
+    def wait(self, part: str, seconds: float = WAIT_S) -> bool:
+        """Whether a line with `part` came before the process closed its stderr."""
+
+        def found() -> bool:
+            return any(part in line for line in self._lines)
+
+        with self._changed:
+            assert self._changed.wait_for(lambda: found() or self._ended, seconds), self._lines
+            return found()
+
+    def close(self) -> None:
+        self._thread.join(WAIT_S)
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+
+
+class Daemon:
+    """One state directory and socket, and the daemon on them: started, killed, started again."""
+
+    def __init__(self, directory: Path, config: str = "", name: str = "state") -> None:
+        directory.chmod(0o711)
+        self.state = directory / name
+        self.socket = str(directory / f"{name}.sock")
+        self.config = directory / f"{name}.toml"
+        self.config.write_text(config)
+        self.process: subprocess.Popen[str] | None = None
+        self.log: Log | None = None
+
+    def launch(self, before: str = "") -> Log:
+        """Start the process without waiting for it to answer. `before` is a shell command that
+        runs first, in a mount namespace that only this daemon sees."""
+        command = [PROGRAM, "serve", "--config", str(self.config)]
+        command += ["--state-dir", str(self.state), "--socket", self.socket]
+        if before:
+            script = f'{before} && exec "$@"'
+            command = ["unshare", "--mount", "sh", "-c", script, "launch", *command]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.log = Log(self.process)
+        return self.log
+
+    def start(self, before: str = "") -> None:
+        log = self.launch(before)
+        assert log.wait("listening on"), log.lines
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end; gives the exit status."""
+        assert self.process is not None
+        assert self.log is not None
+        self.process.send_signal(number)
+        status = self.process.wait(WAIT_S)
+        self.log.close()
+        return status
+
+    def kill(self) -> None:
+        assert self.end(signal.SIGKILL) == -signal.SIGKILL
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.end()
+        elif self.log is not None:
+            self.log.close()
+
+    def connect(self) -> Stockade:
+        return Stockade.connect(self.socket)
+
+    def ask(
+        self,
+        method: str,
+        target: str,
+        body: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, Any]:
+        """Status and JSON of one request on a connection of its own."""
+        connection = UnixConnection(self.socket)
+        try:
+            connection.request(method, target, body, dict(headers or {}))
+            reply = connection.getresponse()
+            raw = reply.read()
+            if reply.headers.get_content_type() == "application/json":
+                return reply.status, json.loads(raw)
+            return reply.status, raw
+        finally:
+            connection.close()
+
+    @property
+    def instance(self) -> str:
+        """The id that everything of this state directory carries; "none" before its first start."""
+        lock = self.state / "lock"
+        return lock.read_text() if lock.is_file() else "none"
+
+    def groups(self) -> list[Path]:
+        """Every cgroup of this instance's leases, in every hierarchy."""
+        return [
+            Path(path) for top in self.tops() for path, _, _ in os.walk(top) if path != str(top)
+        ]
+
+    def tops(self) -> list[Path]:
+        """The instance's own groups: they hold those of the leases."""
+        found = (root / f"{cgroup.PREFIX}{self.instance}" for root in _roots())
+        return [path for path in found if path.is_dir()]
+
+    def guests(self) -> list[int]:
+        """Host pids of the first processes of this instance's sandboxes."""
+        groups = (group for group in self.groups() if group.parent.name == "guests")
+        return [pid for group in groups for pid in _pids(group)]
+
+    def inside(self) -> set[int]:
+        """Host pids of everything that runs in this instance's sandboxes."""
+        return {pid for group in self.groups() for pid in _pids(group)}
+
+    def loops(self) -> list[str]:
+        """Loop devices whose file is in the state directory, also when it is unlinked."""
+        found = []
+        for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+            try:
+                text = backing.read_text().strip()
+            except (FileNotFoundError, OSError):
+                continue  # given back meanwhile
+            if text.startswith(f"{self.state}/"):
+                found.append(f"{backing.parent.parent.name} {text}")
+        return found
+
+    def mounts(self) -> list[str]:
+        """Mounts of the host that name the state directory."""
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        return [line for line in lines if f" {self.state}" in line]
+
+    def sandboxes(self) -> list[str]:
+        """What engine and runtime keep on disk of sandboxes."""
+        places = (self.state / "sandboxes", self.state / "runtime")
+        return [str(path) for place in places if place.is_dir() for path in place.iterdir()]
+
+    def leases_on_disk(self) -> set[str]:
+        place = self.state / "leases"
+        return set(os.listdir(place)) if place.is_dir() else set()
+
+    def zombies(self) -> list[str]:
+        """Children of the running daemon that it has not collected."""
+        found = []
+        for status in Path("/proc").glob("[0-9]*/status"):
+            try:
+                text = status.read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if f"\nPPid:\t{self.pid}\n" in text and "\nState:\tZ" in text:
+                found.append(text.splitlines()[0])
+        return found
+
+    def nothing_runs(self) -> None:
+        """No process, group, device or mount of a sandbox is left on the host."""
+        until(lambda: not self.inside(), f"processes end: {self.inside()}")
+        until(lambda: not self.groups(), f"groups are removed: {self.groups()}")
+        until(lambda: not self.loops(), f"loop devices are given back: {self.loops()}")
+        assert not self.mounts()
+        until(lambda: not self.sandboxes(), f"sandboxes are removed: {self.sandboxes()}")
+
+
+def _roots() -> list[Path]:
+    found = cgroup.detect(Path("/proc/self/mountinfo").read_text())
+    return sorted({found.unified, *found.v1.values()})
+
+
+def _pids(group: Path) -> list[int]:
+    try:
+        return [int(text) for text in (group / "cgroup.procs").read_text().split()]
+    except (FileNotFoundError, OSError):
+        return []
+
+
+@contextmanager
+def place() -> Iterator[Path]:
+    """A directory with a short name (a socket's path has at most 107 bytes) on a disk."""
+    made = Path(tempfile.mkdtemp(prefix="sdm-", dir="/var/tmp"))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made)
+
+
+@contextmanager
+def daemon(config: str = "", *, before: str = "", start: bool = True) -> Iterator[Daemon]:
+    """A started daemon; at the end nothing of it is left, whatever the test did to it. `before`
+    may name the state directory as $STATE."""
+    with place() as directory:
+        made = Daemon(directory, config)
+        try:
+            if start:
+                made.start(before.replace("$STATE", str(made.state)))
+            yield made
+        finally:
+            made.stop()
+            until(lambda: not made.inside(), "the sandboxes end")
+            until(lambda: not made.loops(), "the loop devices are given back")
+            for group in [*sorted(made.groups(), reverse=True), *made.tops()]:
+                group.rmdir()
+
+
+class InCall:
+    """A program that has started (its first output came) and runs until it is let go or ended."""
+
+    def __init__(self, lease: Lease, script: str, **options: Any) -> None:
+        self._started = threading.Event()
+        self._results: list[Result] = []
+
+        def work() -> None:
+            out = lease.run(
+                ["bash", "-c", f"echo started; {script}"],
+                stdout=lambda data: self._started.set(),
+                **options,
+            )
+            self._results.append(out)
+            self._started.set()
+
+        self._thread = threading.Thread(target=work, daemon=True)
+        self._thread.start()
+        assert self._started.wait(WAIT_S)
+
+    @property
+    def running(self) -> bool:
+        return not self._results
+
+    def result(self, seconds: float = WAIT_S) -> Result:
+        self._thread.join(seconds)
+        assert self._results, "the call has not come back"
+        return self._results[0]
+
+
+@contextmanager
+def as_user(uid: int) -> Iterator[None]:
+    """Connections made in this thread come from `uid`. The raw system call changes one thread;
+    the C library's wrapper would change all of them."""
+    _seteuid(uid)
+    try:
+        yield
+    finally:
+        _seteuid(0)
+
+
+def _seteuid(uid: int) -> None:
+    number = {"x86_64": 117, "aarch64": 147}[platform.machine()]
+    if _LIBC.syscall(number, _KEEP, ctypes.c_uint(uid), _KEEP) != 0:
+        raise OSError(ctypes.get_errno(), "setresuid")

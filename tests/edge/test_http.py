@@ -1,0 +1,389 @@
+"""The server: lanes, clients that go away, streams both ways, its socket, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import logging
+import os
+import socket
+import stat
+import struct
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stockade.edge.exchange import FrameReader, FrameType
+from stockade.edge.server.listening import ListenError, answers, listen
+from stockade.terms.fault import Code, failure
+
+LEASE = "ls_0123456789abcdef"
+CALL = json.dumps({"tool": "bash_execute", "arguments": {"command": ":"}, "lease": LEASE})
+GATE_S = 20
+
+
+@pytest.fixture
+def gate(service, result_of):
+    """Calls wait until the gate is opened; `gate.running` counts those that began."""
+
+    class Gate:
+        def __init__(self) -> None:
+            self.open = threading.Event()
+            self.running = threading.Semaphore(0)
+            self.ended = threading.Semaphore(0)
+
+        def call(self, context, request):
+            self.running.release()
+            assert self.open.wait(GATE_S)
+            self.ended.release()
+            return result_of(context.request_id)
+
+    made = Gate()
+    service.on_call = made.call
+    yield made
+    made.open.set()
+
+
+def test_b85_control_answers_while_every_call_thread_is_taken(server, gate) -> None:
+    with ThreadPoolExecutor(64) as clients:
+        calls = [clients.submit(server.ask, "POST", "/v1/calls", CALL) for _ in range(64)]
+        for _ in range(64):
+            assert gate.running.acquire(timeout=GATE_S)
+        started = time.monotonic()
+        assert server.ask("GET", "/v1/health")[1]["status"] == "ok"
+        assert time.monotonic() - started < 1
+        cancel = json.dumps({"lease": LEASE, "call_id": "a"})
+        assert server.ask("POST", "/v1/calls/cancel", cancel)[1] == {"cancelled": 1}
+        assert server.ask("POST", f"/v1/leases/{LEASE}/release")[1]["status"] == "succeeded"
+        asked = '{"tenant": "acme", "trajectory": "t"}'
+        assert server.ask("POST", "/v1/leases", asked)[1]["lease"]["lease_id"] == LEASE
+        gate.open.set()
+        assert {call.result()[1]["status"] for call in calls} == {"succeeded"}
+
+
+def test_b85_more_calls_than_threads_and_queue_are_busy_at_once(start, gate, service) -> None:
+    server = start(calls=2, queue=0)
+    with ThreadPoolExecutor(2) as clients:
+        calls = [clients.submit(server.ask, "POST", "/v1/calls", CALL) for _ in range(2)]
+        for _ in range(2):
+            assert gate.running.acquire(timeout=GATE_S)
+        _, refused = server.ask("POST", "/v1/calls", CALL)
+        assert (refused["status"], refused["error"]["code"]) == ("unavailable", "busy")
+        assert refused["error"]["retry_after_ms"] == 1000
+        assert refused["retry_safe"] is True
+        gate.open.set()
+        assert {call.result()[1]["status"] for call in calls} == {"succeeded"}
+    assert server.ask("POST", "/v1/calls", CALL)[1]["status"] == "succeeded"
+    assert len(service.seen) == 3
+
+
+def test_b05_a_client_that_goes_away_does_not_end_its_call(server, gate, service) -> None:
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.connect(server.path)
+        head = f"POST /v1/calls HTTP/1.1\r\nHost: x\r\nContent-Length: {len(CALL)}\r\n\r\n"
+        raw.sendall(head.encode() + CALL.encode())
+        assert gate.running.acquire(timeout=GATE_S)
+    assert server.ask("GET", "/v1/health")[0] == 200
+    assert not gate.ended.acquire(blocking=False)
+    gate.open.set()
+    assert gate.ended.acquire(timeout=GATE_S)
+    assert service.verbs() == ["call"]
+
+
+def test_half_a_request_runs_nothing(server, service) -> None:
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.connect(server.path)
+        head = f"POST /v1/calls HTTP/1.1\r\nHost: x\r\nContent-Length: {len(CALL)}\r\n\r\n"
+        raw.sendall(head.encode() + CALL.encode()[:-1])
+    assert server.ask("GET", "/v1/health")[0] == 200
+    assert service.seen == []
+
+
+def test_half_an_upload_is_never_a_file(server, service) -> None:
+    ended = threading.Event()
+    failed = []
+
+    def write_file(context, lease, path, content):
+        try:
+            service.files[path] = b"".join(content)
+        except Exception as error:
+            failed.append(error)
+            raise
+        finally:
+            ended.set()
+        return "00"
+
+    service.write_file = write_file
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.connect(server.path)
+        head = f"PUT /v1/leases/{LEASE}/files/a HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+        raw.sendall(head.encode() + b"half")
+    assert ended.wait(GATE_S)
+    assert service.files == {}
+    assert len(failed) == 1
+
+
+def frames(raw: bytes) -> list[tuple[FrameType, bytes]]:
+    reader = FrameReader()
+    found = list(reader.feed(raw))
+    assert reader.empty
+    return found
+
+
+RUN = json.dumps({"lease": LEASE, "argv": ["true"]})
+
+
+def test_run_streams_frames_and_ends_with_the_result(server) -> None:
+    status, raw = server.ask("POST", "/v1/run", RUN)
+    assert status == 200
+    *output, (last, result) = frames(raw)
+    assert output == [(FrameType.STDOUT, b"out\n"), (FrameType.STDERR, b"err\n")]
+    assert last is FrameType.RESULT
+    assert json.loads(result)["status"] == "succeeded"
+
+
+def test_run_output_arrives_before_the_program_ends(server, service, result_of) -> None:
+    seen = threading.Event()
+
+    def run(context, request, tee, stdin):
+        tee(1, memoryview(b"first"))
+        assert seen.wait(GATE_S)
+        return result_of(context.request_id)
+
+    service.on_run = run
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(GATE_S)
+        raw.connect(server.path)
+        head = f"POST /v1/run HTTP/1.1\r\nHost: x\r\nContent-Length: {len(RUN)}\r\n\r\n"
+        raw.sendall(head.encode() + RUN.encode())
+        got = b""
+        while b"first" not in got:
+            got += raw.recv(65536)
+        seen.set()
+        while b"0\r\n\r\n" not in got:
+            got += raw.recv(65536)
+    assert b"succeeded" in got
+
+
+def test_a_refused_run_is_one_result_frame(server, service) -> None:
+    def run(context, request, tee, stdin):
+        raise failure(Code.BUSY, "no")
+
+    service.on_run = run
+    [(kind, result)] = frames(server.ask("POST", "/v1/run", RUN)[1])
+    assert (kind, json.loads(result)["status"]) == (FrameType.RESULT, "unavailable")
+    [(kind, result)] = frames(server.ask("POST", "/v1/run", "{")[1])
+    assert (kind, json.loads(result)["status"]) == (FrameType.RESULT, "invalid")
+
+
+def test_a_runs_client_that_goes_away_does_not_end_it(server, service, result_of) -> None:
+    gone = threading.Event()
+    ended = threading.Event()
+
+    def run(context, request, tee, stdin):
+        tee(1, memoryview(b"x"))
+        assert gone.wait(GATE_S)
+        for _ in range(200):  # far more than a socket's buffer holds
+            tee(1, memoryview(b"y" * 65536))
+        ended.set()
+        return result_of(context.request_id)
+
+    service.on_run = run
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.connect(server.path)
+        head = f"POST /v1/run HTTP/1.1\r\nHost: x\r\nContent-Length: {len(RUN)}\r\n\r\n"
+        raw.sendall(head.encode() + RUN.encode())
+        raw.recv(65536)
+    gone.set()
+    assert ended.wait(GATE_S)
+
+
+def test_a_program_waits_while_its_reader_is_slow(server, service, result_of) -> None:
+    written = [0]
+    stalled = threading.Event()
+
+    def run(context, request, tee, stdin):
+        for _ in range(400):
+            tee(1, memoryview(b"y" * 65536))
+            written[0] += 65536
+        return result_of(context.request_id)
+
+    service.on_run = run
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(GATE_S)
+        raw.connect(server.path)
+        head = f"POST /v1/run HTTP/1.1\r\nHost: x\r\nContent-Length: {len(RUN)}\r\n\r\n"
+        raw.sendall(head.encode() + RUN.encode())
+        before = -1
+        while before != written[0] or written[0] == 0:
+            before = written[0]
+            stalled.wait(0.2)
+        assert written[0] < 4 * 1024 * 1024
+        total = 0
+        while chunk := raw.recv(1 << 20):
+            total += len(chunk)
+            if chunk.endswith(b"0\r\n\r\n"):
+                break
+    assert total > 400 * 65536
+
+
+def test_stdin_follows_the_request_in_the_same_body(server, service, result_of) -> None:
+    def run(context, request, tee, stdin):
+        assert stdin is not None
+        with open(stdin, "rb", closefd=False) as pipe:
+            data = pipe.read()
+        tee(1, memoryview(str(len(data)).encode()))
+        return result_of(context.request_id)
+
+    service.on_run = run
+    body = struct.pack(">I", len(RUN)) + RUN.encode() + b"z" * 1_000_000
+    status, raw = server.ask("POST", "/v1/run?stdin=stream", iter([body]))
+    assert status == 200
+    assert frames(raw)[0] == (FrameType.STDOUT, b"1000000")
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"\x00", struct.pack(">I", 50) + b"{}", b"\xff\xff\xff\xff{}"]
+)
+def test_a_bad_head_before_stdin_is_invalid(server, service, head) -> None:
+    [(_, result)] = frames(server.ask("POST", "/v1/run?stdin=stream", iter([head]))[1])
+    assert json.loads(result)["status"] == "invalid"
+    assert service.seen == []
+
+
+def test_files_and_patches_travel_whole(server, service) -> None:
+    content = os.urandom(3 * 1024 * 1024 + 17)
+    name = "dir%20with/%C3%A9%2Fx%5Cxff"
+    assert server.ask("PUT", f"/v1/leases/{LEASE}/files/{name}", content)[0] == 200
+    assert list(service.files) == ["dir with/é/x\\xff"]
+    assert server.ask("GET", f"/v1/leases/{LEASE}/files/{name}") == (200, content)
+    assert server.ask("GET", f"/v1/leases/{LEASE}/patch")[1] == b"".join(service.patch_parts)
+
+
+def test_a_missing_file_is_404_and_an_unknown_lease_403(server) -> None:
+    status, reply = server.ask("GET", f"/v1/leases/{LEASE}/files/nope")
+    assert (status, reply["error"]["code"]) == (404, "not_found")
+    status, reply = server.ask("GET", "/v1/leases/acme%2Funknown")
+    assert (status, reply["error"]["code"]) == (403, "lease_not_granted")
+
+
+def test_a_patch_that_is_refused_before_its_first_byte_is_an_error(server, service) -> None:
+    def patch(write):
+        raise failure(Code.WORKSPACE_UNAVAILABLE, "not mounted")
+
+    service.on_patch = patch
+    status, reply = server.ask("GET", f"/v1/leases/{LEASE}/patch")
+    assert (status, reply["error"]["code"]) == (503, "workspace_unavailable")
+
+
+def test_a_patch_that_breaks_off_never_looks_whole(server, service) -> None:
+    def patch(write):
+        write(b"half")
+        raise failure(Code.WORKSPACE_UNAVAILABLE, "gone")
+
+    service.on_patch = patch
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(GATE_S)
+        raw.connect(server.path)
+        raw.sendall(f"GET /v1/leases/{LEASE}/patch HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        got = b""
+        while True:
+            try:
+                chunk = raw.recv(65536)
+            except ConnectionResetError:
+                break
+            if not chunk:
+                break
+            got += chunk
+    assert not got.endswith(b"0\r\n\r\n")
+
+
+def test_an_exception_of_ours_is_in_doubt_and_its_text_stays_inside(
+    server, service, caplog
+) -> None:
+    def broken(context, request):
+        raise RuntimeError("s3cret of the caller")
+
+    service.on_call = broken
+    with caplog.at_level(logging.INFO, "stockade"):
+        _, reply = server.ask("POST", "/v1/calls", CALL)
+    assert (reply["status"], reply["error"]["code"]) == ("unknown", "in_doubt")
+    assert reply["retry_safe"] is False
+    assert "s3cret" not in json.dumps(reply)
+    assert "s3cret" not in caplog.text
+    assert "RuntimeError" in caplog.text
+    assert reply["request_id"] in caplog.text
+
+
+def test_one_log_line_per_call_with_ids_and_never_arguments(server, caplog) -> None:
+    sent = json.dumps(
+        {"tool": "x\ny", "arguments": {"command": "s3cret"}, "lease": LEASE, "call_id": "c1"}
+    )
+    with caplog.at_level(logging.INFO, "stockade"):
+        server.ask("POST", "/v1/calls", sent)
+    [line] = [record.getMessage() for record in caplog.records if "status=" in record.getMessage()]
+    assert f"lease={LEASE}" in line
+    assert "status=succeeded" in line
+    assert "s3cret" not in line
+    assert "\n" not in line
+
+
+# The socket and the end.
+
+
+def test_the_socket_has_its_mode_and_is_removed_at_the_end(start, socket_dir) -> None:
+    server = start()
+    assert stat.S_IMODE(os.stat(server.path).st_mode) == 0o600
+    assert os.listdir(socket_dir) == ["s"]
+    assert server.stop()
+    assert os.listdir(socket_dir) == []
+
+
+def test_a_stale_socket_is_replaced_and_a_living_one_is_not(start, socket_dir) -> None:
+    path = str(socket_dir / "s")
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(path)
+    stale.close()
+    assert not answers(path)
+    server = start()
+    assert server.ask("GET", "/v1/health")[0] == 200
+    with pytest.raises(ListenError, match="another daemon answers"):
+        listen(path, 0o600)
+    assert server.ask("GET", "/v1/health")[0] == 200
+
+
+def test_a_file_in_the_sockets_place_is_left_alone(socket_dir) -> None:
+    path = socket_dir / "s"
+    path.write_text("precious")
+    with pytest.raises(ListenError, match="not a socket"):
+        listen(str(path), 0o600)
+    assert path.read_text() == "precious"
+
+
+def test_stopping_lets_calls_end_and_refuses_new_ones(start, gate) -> None:
+    server = start()
+    with ThreadPoolExecutor(2) as clients:
+        running = clients.submit(server.ask, "POST", "/v1/calls", CALL)
+        assert gate.running.acquire(timeout=GATE_S)
+        stopping = asyncio.run_coroutine_threadsafe(server.server.stop(GATE_S), server.loop)
+        while server.ask("GET", "/v1/health")[1]["status"] != "stopping":
+            assert not stopping.done()
+        _, refused = server.ask("POST", "/v1/calls", CALL)
+        assert (refused["status"], refused["error"]["code"]) == ("unavailable", "shutting_down")
+        gate.open.set()
+        assert running.result()[1]["status"] == "succeeded"
+        assert stopping.result(GATE_S) is True
+
+
+def test_stopping_says_when_calls_were_left_running(start, gate) -> None:
+    server = start()
+    with ThreadPoolExecutor(1) as clients:
+        running = clients.submit(server.ask, "POST", "/v1/calls", CALL)
+        assert gate.running.acquire(timeout=GATE_S)
+        assert server.stop(grace_s=0.05) is False
+        gate.open.set()
+        with pytest.raises(http.client.RemoteDisconnected):
+            running.result()

@@ -1,0 +1,402 @@
+"""The client: every verb over both transports, and what a failing transport means."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from stockade.edge.client.results import StockadeError, ToolError
+from stockade.edge.client.sdk import Stockade
+from stockade.edge.wire import LeaseCreate
+from stockade.terms.fault import Code, Status, failure
+from stockade.terms.result import Exit
+
+LEASE = "ls_0123456789abcdef"
+TOKEN = "st1.token.of-the-lease"
+GATE_S = 20
+
+
+@pytest.fixture(params=["http", "in process"])
+def client(request: pytest.FixtureRequest) -> Stockade:
+    made = request.getfixturevalue("stockade" if request.param == "http" else "local")
+    assert isinstance(made, Stockade)
+    return made
+
+
+@pytest.fixture
+def lease(client):
+    return client.lease(tenant="acme", trajectory="t1")
+
+
+def test_a_lease_is_made_used_and_released(client, service) -> None:
+    with client.lease("some/dir", tenant="acme", trajectory="t1", env={"A": "b"}) as lease:
+        assert (lease.id, lease.token, lease.generation) == (LEASE, TOKEN, 1)
+        assert lease.bash("echo hi").check().status == "succeeded"
+    created = service.seen[0][1]
+    assert created.source == os.path.abspath("some/dir")
+    assert created.env == {"A": "b"}
+    assert created.grant is None
+    assert service.verbs() == ["create", "call", "release"]
+    assert [context.token for context in service.contexts] == [None, TOKEN, TOKEN]
+
+
+@pytest.mark.parametrize(
+    ("use", "tool", "arguments"),
+    [
+        (lambda x: x.bash("ls"), "bash_execute", {"command": "ls"}),
+        (
+            lambda x: x.bash_execute("ls", timeout_ms=5000),
+            "bash_execute",
+            {"command": "ls", "timeout_ms": 5000},
+        ),
+        (lambda x: x.view("a", 2, 3), "file_view", {"path": "a", "offset": 2, "limit": 3}),
+        (lambda x: x.file_view("a"), "file_view", {"path": "a"}),
+        (
+            lambda x: x.edit("a", "b", "", allow_multiple=False),
+            "file_edit",
+            {"path": "a", "old_str": "b", "new_str": "", "allow_multiple": False},
+        ),
+        (
+            lambda x: x.file_edit("a", "b", "c", expected_version="v"),
+            "file_edit",
+            {"path": "a", "old_str": "b", "new_str": "c", "expected_version": "v"},
+        ),
+        (lambda x: x.grep("p"), "grep_search", {"pattern": "p", "path": "/workspace"}),
+        (
+            lambda x: x.grep_search("p", "d", "*.py"),
+            "grep_search",
+            {"pattern": "p", "path": "d", "glob": "*.py"},
+        ),
+    ],
+)
+def test_tools_send_what_was_given_and_nothing_else(lease, service, use, tool, arguments) -> None:
+    result = use(lease)
+    verb, sent = service.seen[-1]
+    assert (verb, sent.tool, sent.arguments, sent.lease) == ("call", tool, arguments, LEASE)
+    assert result.call.tool == tool
+
+
+def test_check_raises_unless_succeeded_or_partial(lease, service, result_of) -> None:
+    for status in Status:
+        code = None if status in ("succeeded", "partial") else Code.NONZERO_EXIT
+        service.on_call = lambda context, _, s=status, c=code: result_of(context.request_id, s, c)
+        result = lease.bash("x")
+        assert result.status is status
+        if code is None:
+            assert result.check() is result
+        else:
+            with pytest.raises(ToolError) as raised:
+                result.check()
+            assert raised.value.result is result
+        assert str(status) in result.for_model() or status is Status.SUCCEEDED
+
+
+def test_run_streams_passes_stdin_and_gives_the_result(lease, service, result_of) -> None:
+    def run(context, request, tee, stdin):
+        with open(stdin, "rb", closefd=False) as pipe:
+            tee(1, memoryview(pipe.read()))
+        tee(2, memoryview(b"oops"))
+        return result_of(
+            context.request_id,
+            Status.FAILED,
+            Code.NONZERO_EXIT,
+            exit_=Exit(kind="exited", code=3, signal=None),
+        )
+
+    service.on_run = run
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"typed")
+    os.close(write_end)
+    out: list[bytes] = []
+    err: list[bytes] = []
+    try:
+        result = lease.run(["cat"], stdin=read_end, stdout=out.append, stderr=err.append)
+    finally:
+        os.close(read_end)
+    assert (b"".join(out), b"".join(err)) == (b"typed", b"oops")
+    assert result.exit is not None
+    assert result.exit.code == 3
+
+
+def test_stdin_that_never_ends_does_not_hold_a_run(lease, service, result_of) -> None:
+    service.on_run = lambda context, request, tee, stdin: result_of(context.request_id)
+    read_end, write_end = os.pipe()
+    try:
+        assert lease.run(["true"], stdin=read_end).status == "succeeded"
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
+def test_stdin_that_nobody_reads_does_not_hold_a_run(lease, service, result_of, tmp_path) -> None:
+    service.on_run = lambda context, request, tee, stdin: result_of(context.request_id)
+    large = tmp_path / "large"
+    large.write_bytes(b"x" * 30_000_000)
+    with large.open("rb") as file:
+        assert lease.run(["true"], stdin=file.fileno()).status == "succeeded"
+
+
+def test_no_descriptor_and_no_thread_is_left_after_runs_with_stdin(
+    lease, service, result_of, tmp_path
+) -> None:
+    service.on_run = lambda context, request, tee, stdin: result_of(context.request_id)
+    large = tmp_path / "large"
+    large.write_bytes(b"x" * 300_000)
+
+    def once() -> None:
+        with large.open("rb") as file:
+            assert lease.run(["true"], stdin=file.fileno()).status == "succeeded"
+
+    once()
+    assert lease.bash("x").status == "succeeded"  # leaves one idle connection, as below
+    descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for _ in range(20):
+        once()
+    # The server closes its end a moment after the client has.
+    deadline = time.monotonic() + GATE_S
+    while len(os.listdir("/proc/self/fd")) > descriptors:
+        assert time.monotonic() < deadline
+        assert lease.bash("x").status == "succeeded"
+    assert threading.active_count() <= threads + 1
+
+
+def test_what_a_sink_raises_comes_out_unchanged(lease) -> None:
+    def sink(data: bytes) -> None:
+        raise BrokenPipeError("mine")
+
+    with pytest.raises(BrokenPipeError, match="mine"):
+        lease.run(["true"], stdout=sink)
+    assert lease.bash("x").status == "succeeded"
+
+
+def test_files_patch_and_artifact(lease, service, tmp_path) -> None:
+    content = os.urandom(2_000_000)
+    source, target = tmp_path / "a", tmp_path / "b"
+    source.write_bytes(content)
+    assert lease.upload(source, "/workspace/ü/x") == "ab" * 16
+    lease.download("/workspace/ü/x", target)
+    assert target.read_bytes() == content
+    assert lease.export_patch() == b"".join(service.patch_parts)
+    assert lease.artifact("ar_0123456789abcdef", 10, 5) == service.artifact[10:15]
+    with pytest.raises(StockadeError) as raised:
+        lease.download("/workspace/none", target)
+    assert raised.value.error.code is Code.NOT_FOUND
+    assert target.read_bytes() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_the_lease_itself(lease, service, client, tmp_path) -> None:
+    assert lease.show().lease_id == LEASE
+    assert lease.renew(60).status == "succeeded"
+    assert lease.reset().status == "succeeded"
+    assert lease.changes().data.modified == 2
+    assert lease.export_to(tmp_path).status == "succeeded"
+    assert service.seen[-1][1][1].to == str(tmp_path)
+    assert lease.cancel("c1", turn=2) == 1
+    assert [view.lease_id for view in client.leases()] == [LEASE]
+    assert client.mint("acme", "t", "agent", 60) == TOKEN
+    assert client.health().status == "ok"
+    assert client.doctor().ok
+    attached = client.attach("acme/t1/sub", TOKEN)
+    assert attached.show().tenant == "acme"
+    assert service.seen[-1] == ("lease", "acme/t1/sub")
+
+
+def test_a_refused_lease_is_a_tool_error_with_the_whole_result(client, service) -> None:
+    def create(request):
+        raise failure(Code.CEILING_EXCEEDED, "too much", rule="per_lease.pids")
+
+    service.on_create = create
+    with pytest.raises(ToolError) as raised:
+        client.lease(tenant="acme")
+    assert raised.value.error.rule == "per_lease.pids"
+    assert raised.value.result.status is Status.DENIED
+    result, lease = client.create_lease(LeaseCreate(tenant="acme", trajectory="t"))
+    assert (result.status, lease) == (Status.DENIED, None)
+
+
+def test_a_token_with_a_newline_is_refused_here(client) -> None:
+    result = client.attach(LEASE, "a\r\nX-Evil: 1")
+    with pytest.raises(StockadeError) as raised:
+        result.show()
+    assert raised.value.error.code is Code.TOKEN_MALFORMED
+
+
+# Transport.
+
+
+def test_no_daemon_is_unavailable_and_may_be_repeated(socket_dir) -> None:
+    with Stockade.connect(socket_dir / "none") as client:
+        lease = client.attach(LEASE, TOKEN)
+        result = lease.bash("x")
+        assert (result.status, result.error.code) == ("unavailable", "daemon_unreachable")
+        assert result.retry_safe
+        assert result.call.lease_id == LEASE
+        assert lease.run(["x"]).error.code == "daemon_unreachable"
+        assert lease.release().error.code == "daemon_unreachable"
+        with pytest.raises(StockadeError) as raised:
+            client.leases()
+        assert raised.value.error.code is Code.DAEMON_UNREACHABLE
+        with pytest.raises(ToolError) as refused:
+            client.lease()
+        assert refused.value.result.status is Status.UNAVAILABLE
+
+
+class Proxy:
+    """Forwards each request to the daemon, then drops the reply; or drops what it is told to."""
+
+    def __init__(self, path: str, upstream: str, replies: Iterator[bool]) -> None:
+        self._upstream = upstream
+        self._replies = replies
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen()
+        self.requests = 0
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            with client:
+                head = client.recv(1 << 20)
+                if not head:
+                    return
+                assert b"\r\n\r\n" in head
+                self.requests += 1
+                with socket.socket(socket.AF_UNIX) as upstream:
+                    upstream.connect(self._upstream)
+                    upstream.sendall(head)
+                    reply = upstream.recv(1 << 20)
+                if next(self._replies, True):
+                    client.sendall(reply)
+
+    def close(self, path: str) -> None:
+        with socket.socket(socket.AF_UNIX) as last:
+            last.connect(path)
+        self._thread.join()
+        self._listener.close()
+
+
+@pytest.fixture
+def dropping(server, socket_dir) -> Iterator[Callable[..., tuple[Stockade, Proxy]]]:
+    made: list[tuple[Stockade, Proxy]] = []
+    path = str(socket_dir / "proxy")
+
+    def make(*replies: bool) -> tuple[Stockade, Proxy]:
+        proxy = Proxy(path, server.path, iter(replies))
+        made.append((Stockade.connect(path), proxy))
+        return made[0]
+
+    yield make
+    for client, proxy in made:
+        client.close()
+        proxy.close(path)
+
+
+def test_b84_a_lost_reply_is_unknown_and_the_command_ran_once(dropping, service) -> None:
+    client, _ = dropping(False, False, False)
+    result = client.attach(LEASE).bash("echo x >> n")
+    assert (result.status, result.error.code) == ("unknown", "connection_lost")
+    assert result.retry_safe is False
+    assert service.verbs() == ["call"]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x.edit("a", "b", "c"),
+        lambda x: x.run(["touch", "a"]),
+        lambda x: x.reset(),
+        lambda x: x.release(),
+    ],
+)
+def test_b84_no_effect_is_sent_twice(dropping, service, use) -> None:
+    client, proxy = dropping(False, False, False)
+    assert use(client.attach(LEASE)).status == "unknown"
+    assert len(service.seen) == proxy.requests == 1
+
+
+def test_b84_a_lost_lease_create_is_unknown(dropping, service) -> None:
+    client, _ = dropping(False, False)
+    result, lease = client.create_lease(LeaseCreate(tenant="acme", trajectory="t"))
+    assert (result.status, lease) == (Status.UNKNOWN, None)
+    assert service.verbs() == ["create"]
+
+
+def test_b84_a_read_is_asked_for_once_more(dropping, service) -> None:
+    client, _ = dropping(False, True)
+    assert client.attach(LEASE).view("a").status == "succeeded"
+    assert service.verbs() == ["call", "call"]
+
+
+def test_a_daemon_that_restarted_between_calls_is_found_again(start, service) -> None:
+    first = start()
+    with Stockade.connect(first.path) as client:
+        lease = client.attach(LEASE)
+        assert lease.bash("1").status == "succeeded"
+        first.stop()
+        assert lease.bash("2").error.code == "daemon_unreachable"
+        start()
+        assert lease.bash("3").status == "succeeded"
+    assert [request.arguments["command"] for _, request in service.seen] == ["1", "3"]
+
+
+def test_b14_silence_within_the_calls_own_limit_is_no_transport_failure() -> None:
+    from stockade.edge.client.link import GRACE_S
+
+    sent: list[float | None] = []
+
+    class Recorder:
+        def send(self, message):
+            sent.append(message.silence_s)
+            raise AssertionError(json.loads(message.body)["arguments"])
+
+        def stream(self, message, sink, stdin=None):
+            sent.append(message.silence_s)
+            raise AssertionError
+
+        def close(self) -> None: ...
+
+    lease = Stockade(Recorder()).attach(LEASE)
+    for use in (
+        lambda: lease.bash("sleep 75", timeout_ms=120_000),
+        lambda: lease.bash("sleep 5"),
+        lambda: lease.run(["sleep", "75"]),
+    ):
+        with pytest.raises(AssertionError):
+            use()
+    assert sent[0] is not None
+    assert sent[0] >= 120 + GRACE_S
+    assert sent[1] is not None
+    assert sent[1] >= 30 + GRACE_S
+    assert sent[2] is None
+
+
+def test_an_oversized_call_is_a_result_over_http(stockade, service) -> None:
+    result = stockade.attach(LEASE).bash("x" * 9_000_000)
+    assert (result.status, result.error.code) == ("invalid", "body_too_large")
+    assert service.seen == []
+
+
+def test_many_threads_share_one_client(stockade, service) -> None:
+    lease = stockade.attach(LEASE)
+    results: list[str] = []
+
+    def work(number: int) -> None:
+        for turn in range(20):
+            results.append(lease.call("bash_execute", {"command": f"{number}-{turn}"}).status)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == ["succeeded"] * 160
+    assert len({request.arguments["command"] for _, request in service.seen}) == 160

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stockade.edge.exchange import Peer, Role
+from stockade.edge.server import config as module
+from stockade.edge.server.config import Config, ConfigError, load, peers
+
+OWN = 1_000_001
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+def test_a_missing_default_file_allows_only_the_daemons_own_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DEFAULT_CONFIG", str(tmp_path / "none"))
+    read = load()
+    assert read == Config()
+    assert read.socket_mode == 0o600
+    assert peers(read, OWN) == {OWN: Peer(OWN, None, Role.OPERATOR, own=True)}
+
+
+def test_a_missing_file_that_was_named_is_an_error(file: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load(str(file))
+
+
+def test_peers_by_uid_and_by_name(file: Path) -> None:
+    file.write_text(
+        '[[peer]]\nuid = 4242\nrole = "tenant"\ntenant = "acme"\n'
+        '[[peer]]\nuser = "root"\nrole = "operator"\n'
+    )
+    table = peers(load(str(file)), OWN)
+    assert table[4242] == Peer(4242, "acme", Role.TENANT, own=False)
+    assert table[0] == Peer(0, None, Role.OPERATOR, own=False)
+    assert set(table) == {OWN, 4242, 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("sokcet = '/a'", "sokcet"),
+        ("[limits]\ncals = 1", "limits.cals"),
+        ("socket = 'relative'", "socket"),
+        (f"socket = '/{'x' * 107}'", "socket"),
+        ("state_dir = 7", "state_dir"),
+        ("socket_mode = 0o7777", "socket_mode"),
+        ("socket_mode = '0600'", "socket_mode"),
+        ("[limits]\ncalls = 0", "limits.calls"),
+        ("[limits]\ncalls = true", "limits.calls"),
+        ("[[peer]]\nuid = 1\nrole = 'admin'", "peer.0.role"),
+        ("[[peer]]\nuid = 1\nrole = 'tenant'", "peer.0"),
+        ("[[peer]]\nuid = 1\nrole = 'operator'\ntenant = 'a'", "peer.0"),
+        ("[[peer]]\nrole = 'operator'", "peer.0"),
+        ("[[peer]]\nuid = 1\nuser = 'root'\nrole = 'operator'", "peer.0"),
+        ("[[peer]]\nuid = -1\nrole = 'operator'", "peer.0.uid"),
+        ("[[peer]]\nuid = 1\nrole = 'tenant'\ntenant = '../x'", "peer.0.tenant"),
+        ("a = ", "not TOML"),
+        ("a = 1\na = 2", "not TOML"),
+    ],
+)
+def test_every_mistake_is_named(file: Path, text: str, named: str) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        load(str(file))
+    assert str(file) in str(raised.value)
+    assert named in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_bytes_that_are_not_utf_8_are_an_error(file: Path) -> None:
+    file.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="can't be read"):
+        load(str(file))
+
+
+@pytest.mark.parametrize(
+    ("rules", "match"),
+    [
+        ('[[peer]]\nuser = "no-such-user-here"\nrole = "operator"\n', "no such user"),
+        ('[[peer]]\nuid = 5\nrole = "operator"\n' * 2, "named twice"),
+        (f'[[peer]]\nuid = {OWN}\nrole = "tenant"\ntenant = "a"\n', "own user"),
+    ],
+)
+def test_peers_that_contradict_are_refused(file: Path, rules: str, match: str) -> None:
+    file.write_text(rules)
+    with pytest.raises(ConfigError, match=match):
+        peers(load(str(file)), OWN)

@@ -1,0 +1,72 @@
+"""What a request for a lease says reaches the flow, and what it leaves out is the daemon's default."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stockade.daemon import Runtime, open_runtime
+from stockade.edge.client.sdk import Stockade
+from stockade.edge.client.transport import InProcessTransport
+from stockade.edge.exchange import Peer, Role
+from stockade.edge.server.config import Defaults
+from stockade.edge.wire import LeaseCreate
+from stockade.terms.fault import Code
+
+
+def _connection(runtime: Runtime) -> Stockade:
+    return Stockade(
+        InProcessTransport(runtime.api, Peer(0, None, Role.OPERATOR, own=True), lambda: None)
+    )
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[Runtime]:
+    # Disk images are sparse files: not below /tmp, which may be memory.
+    place = Path(tempfile.mkdtemp(prefix="stockade-test-", dir="/var/tmp"))
+    made = open_runtime(place, defaults=Defaults(grant="read-only", ttl_s=120))
+    try:
+        yield made
+        for record in made.leases.list(None):
+            made.leases.release(None, record.id)
+    finally:
+        made.close()
+        shutil.rmtree(place)
+
+
+def test_take_over_raises_the_generation_and_refuses_the_former_holder(runtime: Runtime) -> None:
+    stockade = _connection(runtime)
+    asked = LeaseCreate(tenant="acme", trajectory="take", grant="edit")
+    _, first = stockade.create_lease(asked)
+    _, second = stockade.create_lease(asked.model_copy(update={"take_over": True}))
+    assert first is not None
+    assert second is not None
+    assert second.id == first.id
+    assert (first.generation, second.generation) == (1, 2)
+    refused = first.view("a")
+    assert refused.error is not None
+    assert refused.error.code is Code.STALE_GENERATION
+    allowed = second.view("a")
+    assert allowed.error is not None
+    assert allowed.error.code is Code.NOT_FOUND
+
+
+def test_a_lease_gets_the_daemons_defaults_where_its_request_is_silent(runtime: Runtime) -> None:
+    stockade = _connection(runtime)
+    before = runtime.leases._clock()
+    lease = stockade.lease(tenant="acme", trajectory="silent")
+    record = runtime.leases.show(None, lease.id)
+    assert record.grant.tools == ("file_view", "grep_search")
+    assert 100 < record.expires_at_s - before <= 130
+
+
+def test_a_capability_decides_instead_of_the_default_grant(runtime: Runtime) -> None:
+    stockade = _connection(runtime)
+    token = stockade.mint("acme", "capable", "edit", 600)
+    lease = stockade.lease(tenant="acme", trajectory="capable", capability=token)
+    record = runtime.leases.show(None, lease.id)
+    assert record.grant.tools == ("file_edit", "file_view", "grep_search")

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stockade.host import doctor
+
+
+def by_name(state_dir: str = "/var/lib/stockade") -> dict[str, doctor.Finding]:
+    return {found.name: found for found in doctor.examine(state_dir)}
+
+
+def test_every_failed_check_says_what_to_do() -> None:
+    for found in by_name().values():
+        assert found.detail
+        assert found.ok or found.remedy
+
+
+def test_what_is_missing_is_named_with_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(doctor, "_search_path", lambda: str(tmp_path))
+    found = by_name()
+    for name, package in (("crun", "crun"), ("ripgrep", "ripgrep"), ("mkfs.ext4", "e2fsprogs")):
+        assert not found[name].ok
+        assert found[name].required
+        assert found[name].remedy == f"apt-get install {package}"
+    assert found["runc"].ok
+
+
+@pytest.mark.parametrize(("version", "ok"), [("1.1.5", False), ("1.2.7", False), ("1.2.8", True)])
+def test_a_runc_without_its_fixes_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, ok: bool
+) -> None:
+    program = tmp_path / "runc"
+    program.write_text(f"#!/bin/sh\necho runc version {version}+ds1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(doctor, "_search_path", lambda: str(tmp_path))
+    found = by_name()["runc"]
+    assert (found.ok, found.required) == (ok, False)
+
+
+def test_what_can_not_be_looked_at_is_not_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> doctor.Finding:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(doctor, "_cgroups", broken)
+    found = by_name()["cgroups"]
+    assert not found.ok
+    assert found.required
+    assert "can't be checked" in found.detail
+
+
+def test_a_state_directory_that_does_not_exist_yet_is_looked_at_above(tmp_path: Path) -> None:
+    assert str(tmp_path) in by_name(str(tmp_path / "not" / "yet"))["disk space"].detail
