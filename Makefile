@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 /usr/bin/pyt
 BIN := .venv/bin
 SYSTEM := crun ripgrep e2fsprogs gcc libc6-dev
 LAUNCHER := src/stockade/_sandbox/guest
-SOURCES := src tests benchmarks docs/schema hatch_build.py
+SOURCES := src tests benchmarks docs hatch_build.py
 
 .PHONY: setup setup-dev demo test check format bench vectors schemas clean
 
@@ -55,6 +55,7 @@ vectors: build/.setup-dev
 
 schemas: build/.setup-dev
 	$(BIN)/python docs/schema/make_schemas.py
+	$(BIN)/python docs/make_reference.py
 
 lock: build/.setup-dev
 	$(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --allow-unsafe -o requirements/build.txt requirements/build.in

@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import re
 import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -62,63 +63,75 @@ DEFAULTS: Final = Defaults()
 # Disk images are sparse files: not below /tmp, which may be memory.
 EMBEDDED: Final = Path("/var/tmp/stockade")
 LOG: Final = logging.getLogger("stockade.daemon")
+VERSION_TIMEOUT_S: Final = 10.0
 _BACKGROUND_THREADS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Everything that runs on one state directory. `close` ends it in order."""
+    """Everything that runs on one state directory. `close` ends it in order; `undo` are the parts
+    to close, last made first."""
 
-    instance: Instance
-    holder: MountHolder
-    background: ThreadPoolExecutor
-    ledger: SqliteLedger
-    workspaces: LocalWorkspaces
-    engine: OciEngine
     running: Running
     sandboxes: Sandboxes
     leases: Leases
     sweeper: Sweeper
     api: Api
+    undo: ExitStack
 
     def close(self, grace_s: float = 10.0) -> None:
         """Let running calls finish for `grace_s` seconds, cancel the rest, end every sandbox.
         Leases stay: the next start takes them back."""
         self.api.stop()
-        self.sweeper.stop()
-        self.running.drain(grace_s)
-        self.sandboxes.close()
-        self.background.shutdown()
-        self.workspaces.close()
-        self.holder.close()
-        self.engine.close()
-        self.ledger.close()
-        self.instance.release()
+        with self.undo:
+            self.sweeper.stop()
+            self.running.drain(grace_s)
+            self.sandboxes.close()
 
 
 def open_runtime(
     state_dir: Path,
     *,
+    owned: Instance | None = None,
     defaults: Defaults = DEFAULTS,
     clock: Callable[[], float] = time.time,
     random_hex: Callable[[int], str] = secrets.token_hex,
     fault_point: Callable[[str], None] = lambda name: None,
 ) -> Runtime:
-    """Raises Failure: engine_unavailable (what the host lacks), storage_unavailable, busy (another
-    process uses the state directory)."""
-    owned = instance.acquire(state_dir, random_hex)
+    """`owned` is the state directory's lock where the caller has it, and stays the caller's.
+    Raises Failure: engine_unavailable (what the host lacks), storage_unavailable, busy (another
+    process uses the state directory). Nothing runs and nothing is held then."""
+    with ExitStack() as undo:
+        if owned is None:
+            owned = instance.acquire(state_dir, random_hex)
+            undo.callback(owned.release)
+        return _compose(state_dir, owned, undo, defaults, clock, random_hex, fault_point)
+
+
+def _compose(
+    state_dir: Path,
+    owned: Instance,
+    undo: ExitStack,
+    defaults: Defaults,
+    clock: Callable[[], float],
+    random_hex: Callable[[int], str],
+    fault_point: Callable[[str], None],
+) -> Runtime:
+    hierarchies = cgroup.detect(Path("/proc/self/mountinfo").read_text())
+    runtime, runtime_version = find_runtime()
     processes.become_subreaper()
     policy = load_policy()
     key_file = keys.load_or_create(state_dir / "keys.json", random_hex)
     ring = KeyRing(key_file.secrets())
     verify = Verifier(ring).verify
     ledger = SqliteLedger(str(state_dir / "ledger.db"))
+    undo.callback(ledger.close)
     artifacts = FileArtifacts(str(state_dir / "artifacts"), random_hex)
     holder = MountHolder(state_dir / "mounts")
+    undo.callback(holder.close)
     background = ThreadPoolExecutor(_BACKGROUND_THREADS, thread_name_prefix="background")
+    undo.callback(background.shutdown)
     recipe = image.parse_recipe((data_directory("images") / "host.json").read_bytes())
-    hierarchies = cgroup.detect(Path("/proc/self/mountinfo").read_text())
-    runtime, runtime_version = find_runtime()
     engine = OciEngine(
         Setup(
             state_dir=state_dir,
@@ -138,6 +151,7 @@ def open_runtime(
         background,
         random_hex,
     )
+    undo.callback(engine.close)
     # Before any workspace is mounted: a sandbox of a dead process may still hold its disk.
     engine.recover()
     workspaces = LocalWorkspaces(
@@ -146,6 +160,7 @@ def open_runtime(
         lambda root_fd, owner: LeaseFiles(root_fd, FileLocks(), owner),
         boot=leasedir.current_boot(),
     )
+    undo.callback(workspaces.close)
     running = Running(EventfdCancel)
     sandboxes = Sandboxes(engine)
     steps = LeaseSteps(
@@ -205,48 +220,52 @@ def open_runtime(
     )
     api = Api(service, lambda: f"rq_{random_hex(8)}", VERSION)
     sweeper.start()
-    return Runtime(
-        instance=owned,
-        holder=holder,
-        background=background,
-        ledger=ledger,
-        workspaces=workspaces,
-        engine=engine,
-        running=running,
-        sandboxes=sandboxes,
-        leases=leases,
-        sweeper=sweeper,
-        api=api,
-    )
+    return Runtime(running, sandboxes, leases, sweeper, api, undo.pop_all())
 
 
 def find_runtime() -> tuple[str, str]:
-    """Path and version of crun. Raises Failure(engine_unavailable) when it is missing."""
+    """Path and version of crun. Raises Failure(engine_unavailable) when it is missing or does not
+    work."""
     path = shutil.which("crun", path="/usr/local/bin:/usr/bin:/usr/sbin:/bin")
     if path is None:
         raise failure(Code.ENGINE_UNAVAILABLE, "crun is not installed: apt-get install crun")
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10)
-    words = said.stdout.split()
-    if said.returncode or len(words) < 3:
-        raise failure(Code.ENGINE_UNAVAILABLE, f"{path} --version gives no version")
-    return path, words[2]
+    try:
+        said = subprocess.run(
+            [path, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=VERSION_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise failure(
+            Code.ENGINE_UNAVAILABLE, f"{path} --version does not work: {error}"
+        ) from error
+    found = re.match(rb"crun version ([0-9A-Za-z.+~-]{1,64})\s", said.stdout)
+    if said.returncode or found is None:
+        raise failure(
+            Code.ENGINE_UNAVAILABLE,
+            f"{path} --version gives no version (status {said.returncode})",
+        )
+    return path, found[1].decode()
 
 
 def open_local(place: Path = EMBEDDED) -> InProcessTransport:
     """A runtime in this process with a state directory of its own below `place`, which `close`
     removes. Any number at once. Makes this process a subreaper (PR_SET_CHILD_SUBREAPER(2const))."""
     leftovers.collect(place, cgroup.detect(Path("/proc/self/mountinfo").read_text()))
-    state_dir = Path(tempfile.mkdtemp(dir=place))
-    runtime = open_runtime(state_dir)
+    state_dir, owned = leftovers.new_state(place)
+    with ExitStack() as undo:
+        undo.callback(leftovers.remove_state, state_dir, owned)
+        runtime = open_runtime(state_dir, owned=owned)
+        undo.callback(runtime.close)
+        undo.callback(_release_all, runtime.leases)
+        operator = Peer(os.getuid(), None, Role.OPERATOR, own=True)
+        return InProcessTransport(runtime.api, operator, undo.pop_all().close)
 
-    def close() -> None:
-        for record in runtime.leases.list(None):
-            runtime.leases.release(None, record.id)
-        runtime.close()
-        shutil.rmtree(state_dir)
 
-    operator = Peer(os.getuid(), None, Role.OPERATOR, own=True)
-    return InProcessTransport(runtime.api, operator, close)
+def _release_all(leases: Leases) -> None:
+    for record in leases.list(None):
+        leases.release(None, record.id)
 
 
 class Native:
@@ -254,22 +273,21 @@ class Native:
 
     def serve(self, config: Config) -> None:
         logs.configure()
+        known = peers(config, os.getuid())
         runtime = open_runtime(Path(config.state_dir), defaults=config.defaults)
-        server = HttpServer(
-            runtime.api,
-            peers(config, os.getuid()),
-            calls=config.limits.calls,
-            queue=config.limits.queue,
-        )
-        grace_s = float(config.limits.shutdown_grace_s)
-        http.serve(
-            server,
-            config.socket,
-            config.socket_mode,
-            grace_s,
-            ready=lambda: LOG.info("listening on %s", config.socket),
-            stopped=lambda: runtime.close(grace_s),
-        )
+        try:
+            limits = config.limits
+            server = HttpServer(runtime.api, known, calls=limits.calls, queue=limits.queue)
+            http.serve(
+                server,
+                config.socket,
+                config.socket_mode,
+                float(limits.shutdown_grace_s),
+                ready=lambda: LOG.info("listening on %s", config.socket),
+                overdue=lambda: runtime.running.drain(0),
+            )
+        finally:
+            runtime.close(grace_s=0)
 
     def local(self) -> Stockade:
         return Stockade(open_local())

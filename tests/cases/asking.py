@@ -10,13 +10,12 @@ import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
-from tests.cases.real import LOADED_S, PROGRAM, Daemon
-
 from stockade.decide.blocks import narrow
 from stockade.decide.tokens import attenuate, inspect
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
 from stockade.terms.grant import Profile
+from tests.cases.real import LOADED_S, PROGRAM, Daemon
 
 
 class _Connection(http.client.HTTPConnection):

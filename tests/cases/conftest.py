@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.cases.real import Daemon
 
 from stockade.edge.client.lease import Lease
+from tests.cases.real import Daemon
 
 LeaseFactory = Callable[..., Lease]
 

@@ -56,7 +56,11 @@ class Daemon:
         log, socket = state_dir / "daemon.log", str(state_dir / "daemon.sock")
         with log.open("ab") as out:
             process = subprocess.Popen(
-                [PROGRAM, "serve", "--state-dir", str(state_dir), "--socket", socket],
+                # It ends with the tests, also where they are killed.
+                [
+                    *("setpriv", "--pdeathsig", "TERM", PROGRAM, "serve"),
+                    *("--state-dir", str(state_dir), "--socket", socket),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

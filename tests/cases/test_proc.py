@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from tests.cases.asking import code, error_code, narrower_lease, out, post, send, texts, warned
-from tests.cases.conftest import LeaseFactory
-from tests.cases.real import LOADED_S, Daemon, wait_until
 
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
+from tests.cases.asking import code, error_code, narrower_lease, out, post, send, texts, warned
+from tests.cases.conftest import LeaseFactory
+from tests.cases.real import LOADED_S, Daemon, wait_until
 
 PARALLEL = 8  # per_lease.parallel of the default grant
 SOON_MS = 5_000  # far from every limit used here, and enough for a busy machine

@@ -1,11 +1,11 @@
 """An exact edit of one file: read, match, replace, and refuse what is not certain.
 
 The order under the file's lock: open and check, read (at most 16 MiB), compare the version, match,
-build the new content, write it to a new inode, look once more whether the name still leads to the
-file that was read, unchanged, and rename (file_replace). Programs inside take no lock of ours: when
-one wrote meanwhile the edit begins again, and after eight times it is a version_conflict. What a
-program writes through a descriptor that it opened before the rename goes to the old file, as with
-every editor that replaces files. A refusal touches nothing, not even the time of change.
+build the new content, write it to a new inode, see that no program has the file open for writing
+(file_writers) and that the name still leads to the file that was read, unchanged, and let the two
+change places (file_replace). Programs inside take no lock of ours: when one wrote meanwhile the edit
+begins again, and after eight times it is a version_conflict, as it is while a program keeps the
+file open for writing. A refusal touches nothing, not even the time of change.
 
 The file needs a write bit for its owner (else read_only_file); its directory does not, because the
 edit stands for a write to the file. `allow_multiple` replaces every match from left to right
@@ -34,6 +34,7 @@ from stockade.host.file_match import (
     near_miss,
 )
 from stockade.host.file_replace import Replacement
+from stockade.host.file_writers import Writers
 from stockade.host.paths import Resolved
 from stockade.terms.call import EditOperation
 from stockade.terms.fault import Code, Failure, failure
@@ -56,7 +57,7 @@ def edit_file(resolved: Resolved, operation: EditOperation) -> EditOutcome:
             return outcome
     raise failure(
         Code.VERSION_CONFLICT,
-        f"{to_text(resolved.path)} is being changed by another program; nothing was edited",
+        f"{to_text(resolved.path)} is being written by another program; nothing was edited",
     )
 
 
@@ -86,9 +87,13 @@ def _attempt(resolved: Resolved, operation: EditOperation) -> EditOutcome | None
             replacement.write(edited)
             replacement.copy_metadata(fd, state)
             replacement.stage()
-            if not still_same(resolved, state):
+            writers = Writers(fd)
+            if not writers.shut_out() or not still_same(resolved, state):
                 return None
-            replacement.install(resolved.name)
+            replacement.exchange(resolved.name)
+            if writers.waiting() or not replacement.displaced(fd, state):
+                replacement.exchange(resolved.name)
+                return None
     finally:
         os.close(fd)
     places = find_separate(content, old, operation.max_diff_bytes)

@@ -1,10 +1,10 @@
 """Putting new content under a name at once: readers see the old file or the new one, never a part.
 
 The content goes into an inode without a name (O_TMPFILE) in the same directory, is given the
-metadata of the file that it replaces, then gets a temporary name and is renamed over the target.
-Until then a crash of the daemon leaves nothing behind, because a nameless inode dies with its
-descriptor; linkat(2) can't replace, so a name `.stockade-edit-<random>` exists for the moment of two
-or three system calls. Where the file system has no O_TMPFILE (overlayfs before Linux
+metadata of the file that it replaces, then gets a temporary name and is renamed over the target, or
+changes places with it where the old one may have to be put back. Until then a crash of the daemon
+leaves nothing behind, because a nameless inode dies with its descriptor; linkat(2) can't replace, so
+a name `.stockade-edit-<random>` exists for the moment of a few system calls. Where the file system has no O_TMPFILE (overlayfs before Linux
 6.1) that name exists while the content is written, and is removed on every failure.
 
 Kept of the old file: all mode bits, owner and group, `user.*` attributes and the access ACL. Not
@@ -22,6 +22,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
+
+from stockade.host.syscalls import rename_exchange
 
 TEMPORARY_PREFIX: Final = b".stockade-edit-"
 _ACL: Final = "system.posix_acl_access"
@@ -49,7 +51,8 @@ class Replacement:
     ) -> None:
         os.close(self.fd)
         if self._temporary is not None:
-            with suppress(FileNotFoundError):  # a program inside was faster
+            # A program inside was faster, or put a directory there.
+            with suppress(FileNotFoundError, IsADirectoryError):
                 os.unlink(self._temporary, dir_fd=self._parent_fd)
 
     def write(self, content: bytes | memoryview) -> None:
@@ -89,6 +92,20 @@ class Replacement:
         assert self._temporary is not None
         os.replace(self._temporary, name, src_dir_fd=self._parent_fd, dst_dir_fd=self._parent_fd)
         self._temporary = None
+
+    def exchange(self, name: bytes) -> None:
+        """Let the staged inode and what is under `name` change places; once more undoes it."""
+        assert self._temporary is not None
+        rename_exchange(self._parent_fd, self._temporary, name)
+
+    def displaced(self, fd: int, state: os.stat_result) -> bool:
+        """Whether what `exchange` took away is the file `fd`, with the content it had at `state`."""
+        assert self._temporary is not None
+        now = os.stat(self._temporary, dir_fd=self._parent_fd, follow_symlinks=False)
+        # The inode's number as it is now: overlayfs copies a file of its lower layer up to move
+        # it, which changes the number. The inode's time of change is the exchange's own.
+        same = os.path.samestat(now, os.fstat(fd))
+        return same and (now.st_size, now.st_mtime_ns) == (state.st_size, state.st_mtime_ns)
 
     def _create(self) -> int:
         flags = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC

@@ -16,6 +16,7 @@ from typing import Final
 
 from stockade.terms.fault import Code, failure
 
+_LOCK: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _ID: Final = re.compile(r"^[0-9a-f]{8}$")
 
 
@@ -33,13 +34,22 @@ def acquire(state_dir: Path, random_hex: Callable[[int], str]) -> Instance:
     Raises Failure(storage_unavailable), and when another process holds it."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
+        owner = state_dir.stat().st_uid
+        if owner != os.geteuid():
+            # Its owner could replace every file below, and the keys are there.
+            raise failure(
+                Code.STORAGE_UNAVAILABLE,
+                f"the state directory {state_dir} belongs to user {owner}; give it to user "
+                f"{os.geteuid()}, or use another one",
+            )
         # Searchable, because a sandbox's root is resolved by its mapped user; what is secret below
         # has a mode of its own.
         state_dir.chmod(0o711)
-        lock = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(state_dir / "lock", _LOCK, 0o600)
     except OSError as error:
         raise failure(
-            Code.STORAGE_UNAVAILABLE, f"the state directory {state_dir} can't be used: {error}"
+            Code.STORAGE_UNAVAILABLE,
+            f"the state directory {state_dir} can't be used: {error.strerror}",
         ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -54,18 +64,3 @@ def acquire(state_dir: Path, random_hex: Callable[[int], str]) -> Instance:
         os.pwrite(lock, text.encode(), 0)
         os.fsync(lock)
     return Instance(text, lock)
-
-
-def alive(state_dir: Path) -> bool:
-    """Whether a process holds the state directory's lock."""
-    try:
-        lock = os.open(state_dir / "lock", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False

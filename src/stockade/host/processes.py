@@ -1,4 +1,5 @@
-"""Orphans of sandboxes: `crun run -d` leaves the guest to the nearest subreaper or to init."""
+"""Orphans of sandboxes: `crun run -d` leaves the guest to the nearest subreaper or to init, and a
+dead helper of its own beside it, which would hold a pid for as long as nobody collects it."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import ctypes
 import os
 import select
 import subprocess
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -31,9 +34,46 @@ def wait_exit(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
         os.close(pidfd)
 
 
-def reap(pidfd: int) -> bool:
-    """Collect a dead child without waiting; False when it is alive or another's child."""
+def children() -> frozenset[int]:
+    """Pids of the main thread's children, dead ones included. Orphans of a subreaper become
+    those; what another thread started is not among them."""
+    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return frozenset(int(pid) for pid in text.split())
+
+
+def unified_group(pid: int) -> str:
+    """The cgroup2 path of a process, also of one that is dead and not yet collected; empty when
+    there is no such process."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return next((line[3:] for line in lines if line.startswith("0::")), "")
+
+
+def reap(pidfd: int, timeout_s: float) -> bool:
+    """Collect a child that is dead within `timeout_s`: a group is empty a moment before its last
+    process can be collected. False when it lives on or is another's child."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    poller.poll(timeout_s * 1000)
     try:
         return os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG) is not None
     except ChildProcessError:
         return False
+
+
+def collect(pids: Iterable[int], timeout_s: float) -> frozenset[int]:
+    """`reap` for children by pid, which nobody else waits for; gives those that live on."""
+    left = set()
+    for pid in pids:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if not reap(pidfd, timeout_s):
+                left.add(pid)
+        finally:
+            os.close(pidfd)
+    return frozenset(left)

@@ -1,4 +1,4 @@
-"""System calls that Python has no function for: the mount API and mount namespaces.
+"""System calls that Python has no function for: the mount API, mount namespaces, renameat2.
 
 Thin and typed: each function is one call, raises OSError with the call's name, and releases the
 interpreter lock while it waits. The numbers are the same on every architecture, because all of
@@ -60,6 +60,7 @@ _FSCONFIG_SET_STRING: Final = 1
 _FSCONFIG_CMD_CREATE: Final = 6
 _FSOPEN_CLOEXEC: Final = 1
 _FSMOUNT_CLOEXEC: Final = 1
+_RENAME_EXCHANGE: Final = 2
 
 
 class _MountAttr(Structure):
@@ -190,6 +191,16 @@ def set_propagation(path: bytes, flags: int) -> None:
 def detach(path: bytes) -> None:
     """Take a mount and all below it out of this namespace; it ends with its last user."""
     _checked(_LIBC.umount2(c_char_p(path), c_int(MNT_DETACH)), "umount2")
+
+
+def rename_exchange(dir_fd: int, one: bytes, other: bytes) -> None:
+    """Let two names of a directory change places in one step (renameat2, RENAME_EXCHANGE)."""
+    _checked(
+        _LIBC.renameat2(
+            c_int(dir_fd), c_char_p(one), c_int(dir_fd), c_char_p(other), c_uint(_RENAME_EXCHANGE)
+        ),
+        "renameat2",
+    )
 
 
 def syncfs(path: str) -> None:

@@ -33,7 +33,7 @@ from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.ids import ARTIFACT_ID_PATTERN, LEASE_ID_PATTERN
 from stockade.terms.outcome import CapturedArtifact
 
-MAX_READ: Final = 1024 * 1024
+MAX_READ: Final = 4 * 1024 * 1024
 MEDIA_TYPE: Final = "application/octet-stream"
 _HEADER_BYTES: Final = 4096
 _LEASE_ID: Final = re.compile(LEASE_ID_PATTERN)

@@ -179,7 +179,8 @@ class GrepMatch(Model):
 
 
 class GrepData(Model):
-    """`data` of grep_search. `at_least` says that `matches_total` is a lower bound."""
+    """`data` of grep_search. `at_least` says that `matches_total` is a lower bound; `truncated`
+    that not all of it is here: lines that match were left out, or one that is shown was cut."""
 
     kind: Literal["grep_search"]
     matches: list[GrepMatch]

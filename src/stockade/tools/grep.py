@@ -188,13 +188,14 @@ def _finished(arguments: GrepArguments, outcome: ExecOutcome) -> Shaped:
 
 def _data(found: Matches, *, partial: bool) -> GrepData:
     at_least = found.at_least or partial
+    cut = any(match.cut for match in found.shown)
     return GrepData(
         kind="grep_search",
         matches=list(found.shown),
         matches_total=found.total,
         at_least=at_least,
         files_with_matches=found.files,
-        truncated=at_least or len(found.shown) < found.total,
+        truncated=at_least or cut or len(found.shown) < found.total,
     )
 
 

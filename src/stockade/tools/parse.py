@@ -109,9 +109,10 @@ def _reason(error: ErrorDetails, model: type[Model]) -> str:
             return "must be valid Unicode, without lone surrogates"
         case "bool_type" | "bool_parsing":
             return f"must be true or false, not {_shown(error['input'])}"
-        case "string_too_short":
+        # A bound beside a validator of ours is pydantic's general one, whatever the type.
+        case "string_too_short" | "too_short" if isinstance(error["input"], str):
             return f"must have at least {context['min_length']} character(s)"
-        case "string_too_long":
+        case "string_too_long" | "too_long" if isinstance(error["input"], str):
             return f"must have at most {context['max_length']} characters"
         case "string_pattern_mismatch":
             return f"must match {context['pattern']}, not {_shown(error['input'])}"

@@ -28,7 +28,7 @@ INTERRUPTED: Final = 130
 # `run` passes its program's own status through, so everything of ours is one number, as in env(1).
 RUN_FAULT: Final = 125
 
-_RUN_EXIT: Final[Mapping[Status, int]] = {
+RUN_EXIT: Final[Mapping[Status, int]] = {
     Status.SUCCEEDED: 0,
     Status.PARTIAL: 1,
     Status.REJECTED: RUN_FAULT,
@@ -55,7 +55,7 @@ def code_exit(code: Code) -> int:
 def run_exit(result: ToolResult) -> int:
     """The program's own status where it had one; 128 + N for a signal of its own, as in shells."""
     if result.status is not Status.FAILED:
-        return _RUN_EXIT[result.status]
+        return RUN_EXIT[result.status]
     ended = result.exit
     if ended is None:
         return RUN_FAULT

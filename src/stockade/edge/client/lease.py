@@ -263,7 +263,9 @@ class Lease:
             part.unlink(missing_ok=True)
 
     def artifact(self, artifact_id: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Raw bytes of an artifact, at most 4 MiB at once. Raises StockadeError."""
+        """Raw bytes of an artifact from stream offset `offset`, at most 4 MiB at once. A short
+        answer is not the end, an empty one is. Raises StockadeError: not_found inside the part
+        that was not kept, with its borders in `details`."""
         if length is None:
             length = 4 * 1024 * 1024
         wanted = ArtifactRange(lease=self.id, id=artifact_id, offset=offset, length=length)

@@ -49,6 +49,8 @@ _MAX_HEADER_BYTES: Final = 256 * 1024
 _MAX_LINE_BYTES: Final = 32 * 1024
 # Idle connections cost a descriptor; closing them while a client writes would put a call in doubt.
 _KEEPALIVE_S: Final = 3600.0
+# Ending a tree takes milliseconds, confirming it at most ten seconds.
+_END_S: Final = 15.0
 
 
 class HttpServer:
@@ -79,10 +81,16 @@ class HttpServer:
         await self._runner.setup()
         await web.SockSite(self._runner, listener).start()
 
-    async def stop(self, grace_s: float) -> bool:
-        """Refuse new work, wait for what runs, then close. False when work was left running."""
+    async def stop(self, grace_s: float, overdue: Callable[[], object] = lambda: None) -> bool:
+        """Refuse new work, wait for what runs, then close. After `grace_s` seconds `overdue` is
+        called, once, to end what still runs, so that its reply is sent as well. False when work
+        was left running even then."""
         self._api.stop()
         done = await self._lanes.idle(grace_s)
+        if not done:
+            LOG.warning("calls were still running after %.0f s and are ended", grace_s)
+            await asyncio.to_thread(overdue)
+            done = await self._lanes.idle(_END_S)
         if self._path:
             listening.remove(self._path, self._inode)
         if self._runner is not None:
@@ -185,10 +193,11 @@ def serve(
     grace_s: float,
     *,
     ready: Callable[[], None],
-    stopped: Callable[[], None],
+    overdue: Callable[[], object],
 ) -> None:
-    """Run until SIGTERM or SIGINT. `ready` is called when the socket answers; `stopped` when no
-    new work comes any more and `grace_s` is over, to end what still runs."""
+    """Run until SIGTERM or SIGINT. `ready` is called when the socket answers; `overdue` when a
+    signal came, `grace_s` seconds have passed and calls still run, to end them.
+    Raises listening.ListenError."""
 
     async def main() -> None:
         stop = asyncio.Event()
@@ -199,9 +208,8 @@ def serve(
         ready()
         await stop.wait()
         LOG.info("stopping")
-        if not await server.stop(grace_s):
-            LOG.warning("calls were still running after %.0f s", grace_s)
-        await asyncio.to_thread(stopped)
+        if not await server.stop(grace_s, overdue):
+            LOG.error("calls are still running; their replies are lost")
 
     asyncio.run(main())
 

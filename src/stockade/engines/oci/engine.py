@@ -40,6 +40,7 @@ from stockade.terms.ports import LeaseTree
 from stockade.terms.result import EngineRef
 
 START_TIMEOUT_S: Final = 20.0
+_REAP_S: Final = 1.0
 # Directories that every Debian and Ubuntu has; one is covered in the launcher's own namespace.
 _STAGES: Final = ("/mnt", "/media", "/srv", "/opt")
 
@@ -116,11 +117,13 @@ class OciEngine:
         lease = LeaseGroups(self._setup.hierarchies, self._setup.instance, tree.lease_id)
         lease.create(tree.limits)
         groups = lease.sandbox(name)
+        before = processes.children()
         try:
             with ExitStack() as undo:
                 undo.callback(self._remove, name, groups)
+                undo.callback(lambda: processes.collect(_orphans(before, name), _REAP_S))
                 undo.callback(groups.kill, START_TIMEOUT_S)
-                sandbox = self._start(name, tree, plan, digest, groups, undo)
+                sandbox = self._start(name, tree, plan, digest, groups, before, undo)
                 undo.pop_all()
         except OSError as error:
             raise failure(
@@ -135,6 +138,7 @@ class OciEngine:
         plan: SandboxPlan,
         digest: str,
         groups: SandboxGroups,
+        before: Set[int],
         undo: ExitStack,
     ) -> OciSandbox:
         entered = groups.create(plan.limits)
@@ -150,6 +154,7 @@ class OciEngine:
         undo.callback(link.close)
         pidfd = os.pidfd_open(link.pid)
         undo.callback(os.close, pidfd)
+        helpers = processes.collect(_orphans(before, name) - {link.pid}, 0)
         groups.exempt(link.pid)
         spares = Spares(link, groups, self._background)
         undo.callback(spares.close)
@@ -160,7 +165,7 @@ class OciEngine:
             link=link,
             groups=groups,
             spares=spares,
-            on_close=lambda: self._close(name, groups, pidfd),
+            on_close=lambda: self._close(name, groups, pidfd, helpers),
         )
 
     def release(self, lease_id: str) -> None:
@@ -290,9 +295,10 @@ class OciEngine:
                 f"the runtime could not start the sandbox (status {status}): {said}",
             )
 
-    def _close(self, name: str, groups: SandboxGroups, pidfd: int) -> None:
-        processes.reap(pidfd)
+    def _close(self, name: str, groups: SandboxGroups, pidfd: int, helpers: Set[int]) -> None:
+        processes.reap(pidfd, _REAP_S)
         os.close(pidfd)
+        processes.collect(helpers, _REAP_S)
         self._remove(name, groups)
 
     def _remove(self, name: str, groups: SandboxGroups) -> None:
@@ -301,6 +307,13 @@ class OciEngine:
         shutil.rmtree(self._sandboxes_dir / name, ignore_errors=True)
         shutil.rmtree(self._runtime_dir / name, ignore_errors=True)
         groups.remove()
+
+
+def _orphans(before: Set[int], name: str) -> frozenset[int]:
+    """Children that came since `before` and were started in the sandbox's own group: the guest,
+    and what the runtime left behind when it detached."""
+    came = processes.children() - before
+    return frozenset(p for p in came if processes.unified_group(p).endswith(f"/guests/{name}"))
 
 
 def _keep(opened: list[int], fd: int) -> int:

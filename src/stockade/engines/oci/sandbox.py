@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from stockade.engines.oci.spares import Placed, Spares
+from stockade.engines.oci.watchdog import Watchdog
 from stockade.host.guest_link import ExecFailed, Exited, GuestLink
 from stockade.host.lease_groups import SandboxGroups
 from stockade.host.pump import Collector, Pump
@@ -128,18 +129,17 @@ class OciSandbox:
 
         killed_ms: int | None = None
         try:
-            try:
-                how = pump.run(deadline, on_control)
-            except Failure as error:
-                if error.fault.code is not Code.SANDBOX_LOST:
-                    raise
-                how = "lost"
+            how = self._pumped(pump, placed, context, deadline, on_control)
             if how != "ended":
                 at = time.monotonic()
                 if not placed.group.kill(_KILL_TIMEOUT_S):
                     how = "lost"
                 killed_ms = int((time.monotonic() - at) * 1000)
             pump.drain()
+        except BaseException:
+            for collector in collectors:
+                collector.finish()
+            raise
         finally:
             pump.close()
         end, value, errno = _verdict(how, report, context)
@@ -161,6 +161,29 @@ class OciSandbox:
             kill_confirmed_ms=killed_ms,
             errno=errno,
         )
+
+    def _pumped(
+        self,
+        pump: Pump,
+        placed: Placed,
+        context: ExecContext,
+        deadline: float,
+        on_control: Callable[[], bool],
+    ) -> str:
+        """How it ended: ended, deadline, cancelled or lost."""
+        try:
+            if context.tee is None:
+                return pump.run(deadline, on_control)
+            watchdog = Watchdog(placed.group, context.cancel, deadline, _KILL_TIMEOUT_S)
+            with watchdog:
+                how = pump.run(deadline, on_control)
+        except Failure as error:
+            if error.fault.code is not Code.SANDBOX_LOST:
+                raise
+            return "lost"
+        if watchdog.fired:
+            return "deadline" if context.cancel.reason() is None else "cancelled"
+        return how
 
     def _start(
         self, placed: Placed, operation: ExecOperation, context: ExecContext

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from stockade.engines.oci import image, toolbox
+from stockade.host.data import data_directory, native_program
+from stockade.terms.fault import Code, Failure
+
+
+def recipe() -> image.Recipe:
+    return image.parse_recipe((data_directory("images") / "host.json").read_bytes())
+
+
+def test_host_image_has_what_the_recipe_says(tmp_path: Path) -> None:
+    made = image.build(recipe(), tmp_path)
+    assert (made.root / "etc/passwd").read_text().startswith("root:x:0:0:")
+    assert os.readlink(made.root / "bin") == "usr/bin"
+    assert stat.S_IMODE((made.root / "tmp").stat().st_mode) == 0o1777
+    assert list((made.root / "usr").iterdir()) == []
+    assert (made.root / "run/stockade").is_dir()
+
+
+def test_building_again_replaces_it(tmp_path: Path) -> None:
+    image.build(recipe(), tmp_path)
+    (tmp_path / "host/etc/passwd").write_text("tampered")
+    made = image.build(recipe(), tmp_path)
+    assert "tampered" not in (made.root / "etc/passwd").read_text()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["host"]
+
+
+def test_nothing_secret_is_copied() -> None:
+    mounts, copies = recipe().mounts, recipe().copies
+    paths = {item.path for item in mounts} | {item.path for item in copies}
+    assert not {p for p in paths if p in ("/etc", "/etc/ssl", "/root", "/home", "/etc/shadow")}
+
+
+@pytest.mark.parametrize("text", [b"{}", b"not json", b'{"name": "../x"}'])
+def test_bad_recipe_is_refused(text: bytes) -> None:
+    with pytest.raises(Failure) as caught:
+        image.parse_recipe(text)
+    assert caught.value.fault.code is Code.ENGINE_UNAVAILABLE
+
+
+def test_toolbox_runs_ripgrep_through_its_own_loader(tmp_path: Path) -> None:
+    made = toolbox.build(tmp_path / "toolbox", native_program("guest"))
+    assert stat.S_IMODE((made / "guest").stat().st_mode) == 0o711
+    rg = str(made / "rg")
+    loader = [f"{rg}/ld.so", "--library-path", rg, f"{rg}/rg", "--version"]
+    said = subprocess.run(loader, capture_output=True, text=True, env={}, check=True)
+    assert said.stdout.startswith("ripgrep ")
+
+
+def test_toolbox_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *args, **kwargs: None)
+    with pytest.raises(Failure, match="apt-get install ripgrep"):
+        toolbox.build(tmp_path, native_program("guest"))

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stockade.decide.compile import compile_plan
+from stockade.engines.oci import image, spec, staging
+from stockade.host.data import data_directory
+from stockade.host.policy_files import load_policy
+from stockade.terms.grant import Grant, Profile
+from stockade.terms.plan import Kind, SandboxPlan
+
+BASE = 1_073_741_824
+POLICY = load_policy()
+RECIPE = image.parse_recipe((data_directory("images") / "host.json").read_bytes())
+IMAGE = image.SystemImage(RECIPE, Path("/state/images/host"))
+PLACE = staging.Place(
+    uid_base=BASE,
+    tree_path="/holder/root",
+    layers="/holder/disk/sys/sb",
+    toolbox=Path("/state/toolbox"),
+    stage="/mnt",
+    cover=(("/sys/fs/cgroup", "unified"),),
+    groups=(Path("/sys/fs/cgroup/unified/g"),),
+    netns_fd=9,
+)
+
+
+def plan(
+    kind: Kind = Kind.COMMAND, profile: Profile = Profile.AGENT, **scope: tuple[str, ...]
+) -> SandboxPlan:
+    grant: Grant = POLICY.grant("agent")
+    grant = grant.model_copy(
+        update={
+            "scope": grant.scope.model_copy(update=scope),
+            "system": grant.system.model_copy(update={"profile": profile}),
+        }
+    )
+    return compile_plan(grant, kind, POLICY, image="host", image_env={}, lease_env=())
+
+
+def records(script: bytes) -> list[list[str]]:
+    """The script as the launcher reads it."""
+    fields = script.decode().split("\0")
+    assert fields.pop() == ""
+    found, index = [], 0
+    while index < len(fields):
+        count = int(fields[index])
+        found.append(fields[index + 1 : index + 2 + count])
+        index += count + 2
+    return found
+
+
+def staged(made: SandboxPlan) -> list[list[str]]:
+    return records(staging.script(made, PLACE, IMAGE, ["3", "4", "5", "/usr/bin/crun"]))
+
+
+@pytest.mark.parametrize("owner", [0, 1000])
+def test_id_map_covers_the_range_once_and_the_owner_is_the_base(owner: int) -> None:
+    lines = spec.id_map(BASE, owner)
+    inside = [i for first, _, length in lines for i in range(first, first + length)]
+    hosts = [h for _, host, length in lines for h in range(host, host + length)]
+    assert sorted(inside) == list(range(spec.RANGE))
+    assert sorted(hosts) == list(range(BASE, BASE + spec.RANGE))
+    assert spec.map_id(BASE, owner, owner) == BASE
+
+
+@given(st.sampled_from([0, 1, 1000]), st.integers(0, spec.RANGE - 1))
+def test_map_id_agrees_with_the_map(owner: int, inside: int) -> None:
+    table = {
+        first + offset: host + offset
+        for first, host, length in spec.id_map(BASE, owner)
+        for offset in range(length)
+    }
+    assert spec.map_id(BASE, owner, inside) == table[inside]
+
+
+def test_id_outside_of_the_range_is_an_error() -> None:
+    with pytest.raises(ValueError, match="outside"):
+        spec.map_id(BASE, 0, spec.RANGE)
+
+
+def test_order_is_enter_clone_leave_attach_become() -> None:
+    names = [record[0] for record in staged(plan())]
+    assert names[0] == "enter"
+    assert names[-1] == "become"
+    leave = names.index("private")
+    trees = [i for i, r in enumerate(staged(plan())) if r[0] == "clone" and r[2] == "/holder/root"]
+    assert trees
+    assert max(trees) < leave
+    assert "attach" not in names[:leave]
+
+
+def test_denied_path_is_read_only_below_pinned_parents() -> None:
+    mounts = {m.path: m.writable for m in staging.tree_mounts(plan())}
+    assert mounts["/workspace"]
+    assert mounts["/workspace/.git"]
+    assert not mounts["/workspace/.git/hooks"]
+    paths = [m.path for m in staging.tree_mounts(plan())]
+    assert paths == sorted(paths)
+
+
+def test_nothing_is_pinned_in_a_tree_that_can_not_be_written() -> None:
+    made = plan(read=("/workspace",), write=())
+    assert [m.path for m in staging.tree_mounts(made)] == ["/workspace"]
+
+
+def test_partial_grants_leave_a_read_only_directory_with_their_mount_points() -> None:
+    made = staged(plan(read=("/workspace/a/b", "/workspace/c", "/tmp"), write=("/workspace/c",)))
+    made_directories = [r[1] for r in made if r[0] == "mkdir" and "/workspace" in r[1]]
+    assert made_directories == [
+        "/mnt/rootfs/workspace/a",
+        "/mnt/rootfs/workspace/a/b",
+        "/mnt/rootfs/workspace/c",
+    ]
+    assert ["readonly", "/mnt/rootfs/workspace"] in made
+
+
+def test_strict_has_no_layers_and_agent_one_per_system_mount() -> None:
+    assert staging.layer_names(plan(profile=Profile.STRICT), IMAGE) == []
+    assert staging.layer_names(plan(), IMAGE) == ["0", "1"]
+    overlays = [r for r in staged(plan()) if r[0] == "filesystem" and r[2] == "overlay"]
+    assert len(overlays) == 2
+    assert not [r for r in staged(plan(profile=Profile.STRICT)) if "overlay" in r]
+
+
+def test_every_system_mount_is_idmapped_and_read_only() -> None:
+    system = [r for r in staged(plan()) if r[0] == "clone" and r[2] in ("/usr", str(IMAGE.root))]
+    assert len(system) == 2
+    assert all(set("ird") <= set(r[4]) for r in system)
+
+
+def test_search_has_no_image_no_sysfs_and_nothing_writable() -> None:
+    made = staged(plan(Kind.SEARCH))
+    assert not [r for r in made if r[0] == "sysfs"]
+    assert not [r for r in made if str(IMAGE.root) in r or "/usr" in r]
+    trees = [r for r in made if r[0] == "clone" and r[2] == "/holder/root"]
+    assert all("r" in r[4] and "x" in r[4] for r in trees)
+    assert ["readonly", "/mnt/rootfs"] in made
+
+
+def test_nul_never_reaches_the_script() -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        staging.Script().add("mkdir", "a\0b", "0755")
+
+
+def test_config_has_no_sysfs_no_resources_and_bare_environment() -> None:
+    config = spec.config(
+        plan(),
+        uid_base=BASE,
+        netns_path="/proc/1/fd/9",
+        rootfs="/mnt/rootfs",
+        guest="/g",
+        seccomp={},
+    )
+    assert isinstance(config, dict)
+    text = repr(config)
+    assert "sysfs" not in text
+    assert "resources" not in text
+    assert "cgroupsPath" not in text
+    process = config["process"]
+    assert isinstance(process, dict)
+    assert process["env"] == []
+    assert process["noNewPrivileges"] is True
