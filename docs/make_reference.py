@@ -20,7 +20,7 @@ from stockade.terms.fault import REGISTRY, Status
 HERE: Final = Path(__file__).parent
 PAGES: Final = ("cli.md", "result.md")
 _WIDTH: Final = 78
-_PART: Final = re.compile(r"(?<=<!-- generated: (\w{4}) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+_PART: Final = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def commands() -> Iterator[tuple[str, str]]:
@@ -36,7 +36,9 @@ def parts() -> Mapping[str, str]:
 def rendered(page: str) -> str:
     """A page with its generated parts made anew."""
     found = parts()
-    return _PART.sub(lambda part: found[part[1]], (HERE / page).read_text("utf-8"))
+    return _PART.sub(
+        lambda part: part[1] + found[part[2]] + part[3], (HERE / page).read_text("utf-8")
+    )
 
 
 def _walk(

@@ -233,22 +233,35 @@ static void report_exit(struct call *call, int status, const struct rusage *usag
 	*call = (struct call){ 0 };
 }
 
+static struct call *call_of(pid_t pid)
+{
+	for (struct call *call = calls; call < calls + CALLS_MAX; call++)
+		if (call->pid == pid)
+			return call;
+	return NULL;
+}
+
 static void reap(void)
 {
 	for (;;) {
 		struct rusage usage;
 		int status;
-		pid_t pid = wait4(-1, &status, WNOHANG | __WALL, &usage);
+		pid_t pid = wait4(-1, &status, WNOHANG | WUNTRACED | __WALL, &usage);
 
 		if (pid <= 0)
 			return;
-		/* A child that calls PTRACE_TRACEME makes the guest its tracer, and then its stops come
-		 * here as well: they are no exit. */
-		if (!WIFEXITED(status) && !WIFSIGNALED(status))
+
+		struct call *call = call_of(pid);
+
+		if (!call)
 			continue;
-		for (struct call *call = calls; call < calls + CALLS_MAX; call++)
-			if (call->pid == pid)
-				report_exit(call, status, &usage);
+		/* `kill -STOP -1` stops waiting spares too, and SIGSTOP can't be blocked: without this the
+		 * next calls would sleep to their deadlines. Also the stops of a child that made the guest
+		 * its tracer (PTRACE_TRACEME) come here. */
+		if (WIFSTOPPED(status))
+			kill(pid, SIGCONT);
+		else if (WIFEXITED(status) || WIFSIGNALED(status))
+			report_exit(call, status, &usage);
 	}
 }
 

@@ -187,7 +187,7 @@ static void mount_sysfs(int *target, int netns, const char *letters)
 
 static _Noreturn void become(char **args, int count)
 {
-	/* args: null descriptor, log descriptor, listening descriptor, program, argument ... */
+	/* args: descriptor of an empty file, log, listening socket, program, argument ... */
 	int null = (int)number(args[0]), log = (int)number(args[1]), listener = (int)number(args[2]);
 	/* Lift the three out of the way first: their numbers may be 0 to 3. */
 	null = (int)check(fcntl(null, F_DUPFD_CLOEXEC, 64));

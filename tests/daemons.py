@@ -12,6 +12,7 @@ import http.client
 import json
 import os
 import platform
+import secrets
 import select
 import shutil
 import signal
@@ -29,6 +30,7 @@ from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
 from stockade.edge.client.sdk import Stockade
 from stockade.host import cgroup
+from stockade.terms.result import Error, ToolResult
 
 PROGRAM: Final = str(Path(sys.executable).with_name("stockade"))
 WAIT_S: Final = 40.0  # both processors may be busy with other suites
@@ -115,18 +117,22 @@ class Log:
 class Daemon:
     """One state directory and socket, and the daemon on them: started, killed, started again."""
 
-    def __init__(self, directory: Path, config: str = "", name: str = "state") -> None:
-        directory.chmod(0o711)
+    def __init__(self, directory: Path, config: str | None = "", name: str = "state") -> None:
+        """`config` None is for one that is only looked at."""
         self.state = directory / name
         self.socket = str(directory / f"{name}.sock")
         self.config = directory / f"{name}.toml"
-        self.config.write_text(config)
+        if config is not None:
+            directory.chmod(0o711)
+            self.config.write_text(config)
         self.process: subprocess.Popen[str] | None = None
         self.log: Log | None = None
 
     def launch(self, before: str = "") -> Log:
         """Start the process without waiting for it to answer. `before` is a shell command that
         runs first, in a mount namespace that only this daemon sees."""
+        if self.log is not None:
+            self.log.close()
         command = [PROGRAM, "serve", "--config", str(self.config)]
         command += ["--state-dir", str(self.state), "--socket", self.socket]
         if before:
@@ -211,7 +217,8 @@ class Daemon:
     def guests(self) -> list[int]:
         """Host pids of the first processes of this instance's sandboxes."""
         groups = (group for group in self.groups() if group.parent.name == "guests")
-        return [pid for group in groups for pid in _pids(group)]
+        # A process that was just made for the next call is there for a moment as well.
+        return [pid for group in groups for pid in _pids(group) if _is_first(pid)]
 
     def inside(self) -> set[int]:
         """Host pids of everything that runs in this instance's sandboxes."""
@@ -269,6 +276,14 @@ def _roots() -> list[Path]:
     return sorted({found.unified, *found.v1.values()})
 
 
+def _is_first(pid: int) -> bool:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return any(line.startswith("NSpid:") and line.split()[-1] == "1" for line in lines)
+
+
 def _pids(group: Path) -> list[int]:
     try:
         return [int(text) for text in (group / "cgroup.procs").read_text().split()]
@@ -304,18 +319,40 @@ def daemon(config: str = "", *, before: str = "", start: bool = True) -> Iterato
                 group.rmdir()
 
 
+def printed(result: ToolResult) -> str:
+    """What a call wrote to its stdout, whatever became of it."""
+    assert result.stdout is not None
+    return result.stdout.text
+
+
+def text(result: ToolResult) -> str:
+    """What a call that succeeded printed."""
+    assert result.error is None, result.error
+    return printed(result)
+
+
+def output(lease: Lease, command: str) -> str:
+    return text(lease.bash(command))
+
+
+def error(result: ToolResult) -> Error:
+    assert result.error is not None, result.status
+    return result.error
+
+
 class InCall:
     """A program that has started (its first output came) and runs until it is let go or ended."""
 
-    def __init__(self, lease: Lease, script: str, **options: Any) -> None:
+    def __init__(self, lease: Lease, script: str) -> None:
+        self.call_id = f"c-{secrets.token_hex(4)}"
         self._started = threading.Event()
         self._results: list[Result] = []
 
         def work() -> None:
             out = lease.run(
                 ["bash", "-c", f"echo started; {script}"],
+                call_id=self.call_id,
                 stdout=lambda data: self._started.set(),
-                **options,
             )
             self._results.append(out)
             self._started.set()

@@ -71,7 +71,10 @@ class Daemon:
         )
         if not answered or process.poll() is not None:
             process.kill()
-            raise AssertionError(f"the daemon did not start:\n{log.read_text()}")
+            process.wait()
+            said = log.read_text()
+            shutil.rmtree(state_dir)
+            raise AssertionError(f"the daemon did not start:\n{said}")
         instance = (state_dir / "lock").read_text().strip()
         return cls(process, state_dir, socket, log, secret, Stockade.connect(socket), instance)
 

@@ -186,6 +186,14 @@ def test_b05_a_closed_socket_does_not_lift_the_limit(
     assert out(lease.bash("echo alive")) == "alive\n"
 
 
+def test_b05_all_places_can_be_taken_at_the_same_moment(fresh_lease: LeaseFactory) -> None:
+    lease = fresh_lease()
+    with calls() as pool:
+        for _ in range(10):
+            every = [pool.submit(lease.bash, "sleep 0.05; echo ran") for _ in range(PARALLEL)]
+            assert [out(one.result(LOADED_S)) for one in every] == ["ran\n"] * PARALLEL
+
+
 # B07: units, coercion, a default and a ceiling.
 
 
@@ -339,8 +347,8 @@ def test_b11_an_exit_trap_is_bounded_by_the_limit(daemon: Daemon, lease: Lease) 
     assert out(lease.bash("echo alive")) == "alive\n"
 
 
-def test_b11_a_stopped_shell_is_ended_by_the_limit(daemon: Daemon, lease: Lease) -> None:
-    result = lease.bash("kill -STOP $$", timeout_ms=1_000)
+def test_b11_a_stopped_program_is_ended_by_the_limit(daemon: Daemon, lease: Lease) -> None:
+    result = lease.bash("(kill -STOP $BASHPID); echo after", timeout_ms=1_000)
     assert result.status.value == "timed_out"
     assert daemon.commands(lease.id) == []
     assert out(lease.bash("echo alive")) == "alive\n"

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -49,6 +49,21 @@ TOKEN = "st1.token.of-the-lease"
 GATE_S = 20  # a test that waits longer than this has failed
 
 
+class ResultOf(Protocol):
+    """`make_result`, as the fixture gives it."""
+
+    def __call__(
+        self,
+        request_id: str,
+        status: Status = Status.SUCCEEDED,
+        code: Code | None = None,
+        *,
+        tool: str = "bash_execute",
+        exit_: Exit | None = None,
+        data: ExportData | None = None,
+    ) -> ToolResult: ...
+
+
 def make_result(
     request_id: str,
     status: Status = Status.SUCCEEDED,
@@ -61,7 +76,7 @@ def make_result(
     """A result of any status, with the shape of a real one."""
     call = CallRef(lease_id=LEASE, trajectory_id="t1", turn=None, call_id=None, tool=tool)
     blank = refusal(Fault(code or Code.INTERNAL, "told by the fake"), request_id, "0", call)
-    update: dict[str, Any] = {"status": status, "exit": exit_, "data": data}
+    update: dict[str, object] = {"status": status, "exit": exit_, "data": data}
     if code is None:
         update["error"] = None
     return blank.model_copy(update=update)
@@ -102,6 +117,7 @@ class FakeService:
     on_cancel: Callable[[CancelRequest], int] | None = None
     on_patch: Callable[[Write], None] | None = None
     on_create: Callable[[LeaseCreate], LeaseReply] | None = None
+    on_write_file: Callable[[str, Iterator[bytes]], str] | None = None
 
     def _note(self, verb: str, context: Context, value: object) -> None:
         self.seen.append((verb, value))
@@ -182,6 +198,8 @@ class FakeService:
 
     def write_file(self, context: Context, lease: str, path: str, content: Iterator[bytes]) -> str:
         self._note("write_file", context, (lease, path))
+        if self.on_write_file is not None:
+            return self.on_write_file(path, content)
         self.files[path] = b"".join(content)
         return "ab" * 16
 
@@ -248,13 +266,25 @@ class Running:
         return done
 
 
+class Start(Protocol):
+    """Starts a server; a second one under another name, or after the first has stopped."""
+
+    def __call__(
+        self,
+        peers: Mapping[int, Peer] | None = None,
+        calls: int = 64,
+        queue: int = 256,
+        name: str = "s",
+    ) -> Running: ...
+
+
 @pytest.fixture
 def service() -> FakeService:
     return FakeService()
 
 
 @pytest.fixture
-def result_of() -> Callable[..., ToolResult]:
+def result_of() -> ResultOf:
     return make_result
 
 
@@ -277,7 +307,7 @@ def socket_dir() -> Iterator[Path]:
 
 
 @pytest.fixture
-def start(service: FakeService, socket_dir: Path) -> Iterator[Callable[..., Running]]:
+def start(service: FakeService, socket_dir: Path) -> Iterator[Start]:
     """Start a server; the peers default to this process as the operator."""
     started: list[Running] = []
 
@@ -302,7 +332,7 @@ def start(service: FakeService, socket_dir: Path) -> Iterator[Callable[..., Runn
 
 
 @pytest.fixture
-def server(start: Callable[..., Running]) -> Running:
+def server(start: Start) -> Running:
     return start()
 
 

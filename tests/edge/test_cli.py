@@ -8,21 +8,26 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import click
 import pytest
 
+from stockade.edge.api import Api
 from stockade.edge.cli.main import cli, main
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role
 from stockade.edge.server.config import Config
 from stockade.edge.server.listening import ListenError
+from stockade.edge.service import Context
+from stockade.edge.wire import CallRequest, CancelRequest, RunRequest
 from stockade.terms.fault import REGISTRY, Code, Status, failure
-from stockade.terms.result import Exit
+from stockade.terms.ports import Tee
+from stockade.terms.result import Exit, ToolResult
+from tests.edge.conftest import FakeService, ResultOf, Running
 
 LEASE = "ls_0123456789abcdef"
 TOKEN = "st1.token.of-the-lease"
@@ -86,14 +91,23 @@ class Said:
     err: str
 
 
+class Cli(Protocol):
+    def __call__(self, *arguments: str) -> Said: ...
+
+
 @pytest.fixture
-def composition(api) -> Composition:
+def composition(api: Api) -> Composition:
     own = Peer(os.geteuid(), None, Role.OPERATOR, own=True)
     return Composition(InProcessTransport(api, own, lambda: None))
 
 
 @pytest.fixture
-def stockade_cli(composition, capfd, monkeypatch, socket_dir) -> Callable[..., Said]:
+def stockade_cli(
+    composition: Composition,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    socket_dir: Path,
+) -> Cli:
     """Run one command in this process. No daemon answers unless a test says where one does."""
     monkeypatch.setenv("STOCKADE_SOCKET", str(socket_dir / "none"))
     monkeypatch.delenv("STOCKADE_CAPABILITY", raising=False)
@@ -110,7 +124,7 @@ def stockade_cli(composition, capfd, monkeypatch, socket_dir) -> Callable[..., S
 
 
 @pytest.fixture
-def daemon(server, monkeypatch, stockade_cli):
+def daemon(server: Running, monkeypatch: pytest.MonkeyPatch, stockade_cli: Cli) -> Running:
     monkeypatch.setenv("STOCKADE_SOCKET", server.path)
     return server
 
@@ -124,7 +138,9 @@ def code_of(status: Status) -> Code | None:
 
 
 @pytest.mark.parametrize("status", list(Status))
-def test_the_exit_status_of_call(stockade_cli, daemon, service, result_of, status) -> None:
+def test_the_exit_status_of_call(
+    stockade_cli: Cli, daemon: Running, service: FakeService, result_of: ResultOf, status: Status
+) -> None:
     code = code_of(status)
     service.on_call = lambda context, _: result_of(context.request_id, status, code)
     said = stockade_cli("call", "bash_execute", '{"command": ":"}', "--lease", LEASE)
@@ -134,7 +150,9 @@ def test_the_exit_status_of_call(stockade_cli, daemon, service, result_of, statu
 
 
 @pytest.mark.parametrize("status", list(Status))
-def test_the_exit_status_of_run(stockade_cli, service, result_of, status) -> None:
+def test_the_exit_status_of_run(
+    stockade_cli: Cli, service: FakeService, result_of: ResultOf, status: Status
+) -> None:
     code = code_of(status)
     ended = Exit(kind="exited", code=7, signal=None) if status == "failed" else None
     service.on_run = lambda context, request, tee, stdin: result_of(
@@ -148,7 +166,7 @@ def test_the_exit_status_of_run(stockade_cli, service, result_of, status) -> Non
 
 @pytest.mark.parametrize("number", [2, 6, 9, 11])
 def test_a_signal_of_the_programs_own_is_128_and_it(
-    stockade_cli, service, result_of, number
+    stockade_cli: Cli, service: FakeService, result_of: ResultOf, number: int
 ) -> None:
     service.on_run = lambda context, request, tee, stdin: result_of(
         context.request_id,
@@ -160,7 +178,9 @@ def test_a_signal_of_the_programs_own_is_128_and_it(
 
 
 @pytest.mark.parametrize("own", [0, 1, 2, 124, 125, 130, 137, 255])
-def test_the_programs_own_status_passes_through(stockade_cli, service, result_of, own) -> None:
+def test_the_programs_own_status_passes_through(
+    stockade_cli: Cli, service: FakeService, result_of: ResultOf, own: int
+) -> None:
     service.on_run = lambda context, request, tee, stdin: result_of(
         context.request_id,
         Status.FAILED if own else Status.SUCCEEDED,
@@ -173,7 +193,9 @@ def test_the_programs_own_status_passes_through(stockade_cli, service, result_of
 # run
 
 
-def test_run_streams_to_our_own_streams_and_says_what_changed(stockade_cli, service) -> None:
+def test_run_streams_to_our_own_streams_and_says_what_changed(
+    stockade_cli: Cli, service: FakeService
+) -> None:
     said = stockade_cli("run", "--workspace", ".", "--", "ls", "-la", "--color")
     assert said.out == "out\n"
     assert said.err == "err\nstockade: 3 files changed (1 added, 2 modified, 0 deleted)\n"
@@ -184,14 +206,14 @@ def test_run_streams_to_our_own_streams_and_says_what_changed(stockade_cli, serv
     assert service.contexts[-1].token == TOKEN
 
 
-def test_run_json_prints_the_result_only(stockade_cli) -> None:
+def test_run_json_prints_the_result_only(stockade_cli: Cli) -> None:
     said = stockade_cli("run", "--json", "--", "true")
     assert json.loads(said.out)["schema"] == "stockade.result/1"
     assert said.out.count("\n") == 1
 
 
 def test_run_is_embedded_only_when_no_daemon_answers(
-    stockade_cli, composition, server, monkeypatch
+    stockade_cli: Cli, composition: Composition, server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert stockade_cli("run", "--", "true").status == 0
     assert composition.locals == 1
@@ -203,7 +225,9 @@ def test_run_is_embedded_only_when_no_daemon_answers(
     assert "daemon_unreachable" in said.err
 
 
-def test_run_applies_or_writes_a_patch(stockade_cli, service, tmp_path) -> None:
+def test_run_applies_or_writes_a_patch(
+    stockade_cli: Cli, service: FakeService, tmp_path: Path
+) -> None:
     assert stockade_cli("run", "--workspace", str(tmp_path), "--apply", "--", "true").status == 0
     assert service.seen[2][1][1].to == str(tmp_path)
     patch = tmp_path / "out.patch"
@@ -212,7 +236,7 @@ def test_run_applies_or_writes_a_patch(stockade_cli, service, tmp_path) -> None:
 
 
 def test_run_brings_nothing_back_of_a_program_that_was_ended(
-    stockade_cli, service, result_of, tmp_path
+    stockade_cli: Cli, service: FakeService, result_of: ResultOf, tmp_path: Path
 ) -> None:
     service.on_run = lambda context, request, tee, stdin: result_of(
         context.request_id, Status.TIMED_OUT, Code.DEADLINE_EXCEEDED
@@ -238,15 +262,17 @@ def test_run_brings_nothing_back_of_a_program_that_was_ended(
         ("--connect", "example.org:443", "--", "true"),
     ],
 )
-def test_a_run_that_can_not_start_is_125_and_one_line(stockade_cli, service, arguments) -> None:
+def test_a_run_that_can_not_start_is_125_and_one_line(
+    stockade_cli: Cli, service: FakeService, arguments: tuple[str, ...]
+) -> None:
     said = stockade_cli("run", *arguments)
     assert said.status == 125
     assert said.err.count("\n") == 1
     assert "run" not in service.verbs()
 
 
-def test_run_releases_its_lease_whatever_happens(stockade_cli, service) -> None:
-    def run(context, request, tee, stdin):
+def test_run_releases_its_lease_whatever_happens(stockade_cli: Cli, service: FakeService) -> None:
+    def run(context: Context, request: RunRequest, tee: Tee, stdin: int | None) -> ToolResult:
         raise failure(Code.SANDBOX_UNAVAILABLE, "no")
 
     service.on_run = run
@@ -255,11 +281,15 @@ def test_run_releases_its_lease_whatever_happens(stockade_cli, service) -> None:
 
 
 def test_run_passes_stdin_on_only_with_i(
-    stockade_cli, service, result_of, monkeypatch, tmp_path
+    stockade_cli: Cli,
+    service: FakeService,
+    result_of: ResultOf,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     seen: list[int | None] = []
 
-    def run(context, request, tee, stdin):
+    def run(context: Context, request: RunRequest, tee: Tee, stdin: int | None) -> ToolResult:
         seen.append(stdin)
         return result_of(context.request_id)
 
@@ -272,18 +302,24 @@ def test_run_passes_stdin_on_only_with_i(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("remote", [False, True])
 def test_a_signal_cancels_the_call_waits_for_its_end_and_exits(
-    stockade_cli, service, result_of, server, monkeypatch, number, remote
+    stockade_cli: Cli,
+    service: FakeService,
+    result_of: ResultOf,
+    server: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    remote: bool,
 ) -> None:
     if remote:
         monkeypatch.setenv("STOCKADE_SOCKET", server.path)
     cancelled = threading.Event()
 
-    def run(context, request, tee, stdin):
+    def run(context: Context, request: RunRequest, tee: Tee, stdin: int | None) -> ToolResult:
         os.kill(os.getpid(), number)
         assert cancelled.wait(GATE_S)
         return result_of(context.request_id, Status.CANCELLED, Code.CANCELLED)
 
-    def cancel(request):
+    def cancel(request: CancelRequest) -> int:
         assert request.call_id == next(v for k, v in service.seen if k == "run").call_id
         cancelled.set()
         return 1
@@ -295,15 +331,17 @@ def test_a_signal_cancels_the_call_waits_for_its_end_and_exits(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_signal_during_call_cancels_it(stockade_cli, daemon, service, result_of) -> None:
+def test_a_signal_during_call_cancels_it(
+    stockade_cli: Cli, daemon: Running, service: FakeService, result_of: ResultOf
+) -> None:
     cancelled = threading.Event()
 
-    def call(context, request):
+    def call(context: Context, request: CallRequest) -> ToolResult:
         os.kill(os.getpid(), signal.SIGINT)
         assert cancelled.wait(GATE_S)
         return result_of(context.request_id, Status.CANCELLED, Code.CANCELLED)
 
-    def cancel(request):
+    def cancel(request: CancelRequest) -> int:
         cancelled.set()
         return 1
 
@@ -313,11 +351,11 @@ def test_a_signal_during_call_cancels_it(stockade_cli, daemon, service, result_o
 
 
 def test_when_our_reader_is_gone_the_program_is_cancelled(
-    stockade_cli, service, result_of, capfd
+    stockade_cli: Cli, service: FakeService, result_of: ResultOf, capfd: pytest.CaptureFixture[str]
 ) -> None:
     cancelled = threading.Event()
 
-    def run(context, request, tee, stdin):
+    def run(context: Context, request: RunRequest, tee: Tee, stdin: int | None) -> ToolResult:
         for _ in range(100_000):
             tee(1, memoryview(b"y\n" * 1000))
             if cancelled.is_set():
@@ -325,7 +363,7 @@ def test_when_our_reader_is_gone_the_program_is_cancelled(
         assert cancelled.wait(GATE_S)
         return result_of(context.request_id, Status.CANCELLED, Code.CANCELLED)
 
-    def cancel(request):
+    def cancel(request: CancelRequest) -> int:
         cancelled.set()
         return 1
 
@@ -344,9 +382,7 @@ def test_when_our_reader_is_gone_the_program_is_cancelled(
     assert service.verbs()[-1] == "release"
 
 
-def _transport(service) -> InProcessTransport:
-    from stockade.edge.api import Api
-
+def _transport(service: FakeService) -> InProcessTransport:
     own = Peer(os.geteuid(), None, Role.OPERATOR, own=True)
     return InProcessTransport(Api(service, lambda: "rq_1", "0"), own, lambda: None)
 
@@ -354,7 +390,9 @@ def _transport(service) -> InProcessTransport:
 # Other commands.
 
 
-def test_lease_create_prints_what_its_holder_needs(stockade_cli, daemon, service, tmp_path) -> None:
+def test_lease_create_prints_what_its_holder_needs(
+    stockade_cli: Cli, daemon: Running, service: FakeService, tmp_path: Path
+) -> None:
     said = stockade_cli(
         "lease", "create", "--tenant", "acme", "--trajectory", "t/1", "--source", str(tmp_path),
         "--exclude", "*.o", "--env", "A=b=c", "--ttl-s", "60", "--grant", "edit", "--json",
@@ -371,7 +409,9 @@ def test_lease_create_prints_what_its_holder_needs(stockade_cli, daemon, service
     assert f"lease_id: {LEASE}\n" in plain.out
 
 
-def test_the_other_lease_commands(stockade_cli, daemon, service, tmp_path) -> None:
+def test_the_other_lease_commands(
+    stockade_cli: Cli, daemon: Running, service: FakeService, tmp_path: Path
+) -> None:
     assert LEASE in stockade_cli("lease", "list").out
     assert json.loads(stockade_cli("lease", "list", "--json").out)[0]["tenant"] == "acme"
     assert LEASE in stockade_cli("lease", "show", "acme/t1").out
@@ -391,7 +431,7 @@ def test_the_other_lease_commands(stockade_cli, daemon, service, tmp_path) -> No
     assert "lease_not_granted" in said.err
 
 
-def test_call_cancel(stockade_cli, daemon, service) -> None:
+def test_call_cancel(stockade_cli: Cli, daemon: Running, service: FakeService) -> None:
     said = stockade_cli("call", "cancel", "--lease", LEASE, "--call-id", "c1", "--turn", "3")
     assert (said.status, json.loads(said.out)) == (0, {"cancelled": 1})
     [(_, request)] = service.seen
@@ -405,14 +445,16 @@ def test_call_cancel(stockade_cli, daemon, service) -> None:
     "arguments", ["{", "[]", '{"a": NaN}', '{"a": 1, "a": 2}', '"x"', "", '{"a": 1e999}']
 )
 def test_b07_bad_json_on_the_command_line_is_2_and_one_line(
-    stockade_cli, daemon, service, arguments
+    stockade_cli: Cli, daemon: Running, service: FakeService, arguments: str
 ) -> None:
     said = stockade_cli("call", "bash_execute", arguments, "--lease", LEASE)
     assert (said.status, said.out, said.err.count("\n")) == (2, "", 1)
     assert service.seen == []
 
 
-def test_artifacts_are_read_to_their_end(stockade_cli, daemon, service) -> None:
+def test_artifacts_are_read_to_their_end(
+    stockade_cli: Cli, daemon: Running, service: FakeService
+) -> None:
     service.artifact = (b"0123456789abcdef" * 64 + b"\n") * 5000
     arguments = ("artifact", "get", "ar_0123456789abcdef", "--lease", LEASE)
     assert stockade_cli(*arguments).out.encode() == service.artifact
@@ -421,7 +463,7 @@ def test_artifacts_are_read_to_their_end(stockade_cli, daemon, service) -> None:
     assert stockade_cli("artifact", "get", "../x", "--lease", LEASE).status == 2
 
 
-def test_tools_doctor_and_version_need_no_daemon(stockade_cli) -> None:
+def test_tools_doctor_and_version_need_no_daemon(stockade_cli: Cli) -> None:
     said = stockade_cli("tools", "list")
     for name in ("bash_execute", "file_view", "file_edit", "grep_search"):
         assert name in said.out
@@ -435,7 +477,9 @@ def test_tools_doctor_and_version_need_no_daemon(stockade_cli) -> None:
     assert "crun" in stockade_cli("doctor").out
 
 
-def test_serve_takes_its_options_over_the_files(stockade_cli, composition, tmp_path) -> None:
+def test_serve_takes_its_options_over_the_files(
+    stockade_cli: Cli, composition: Composition, tmp_path: Path
+) -> None:
     file = tmp_path / "c.toml"
     file.write_text('socket = "/run/a"\nsocket_mode = 0o660\n[limits]\ncalls = 3\n')
     said = stockade_cli("serve", "--config", str(file), "--socket", "/run/b", "--state-dir", "/s")
@@ -454,7 +498,9 @@ def test_serve_takes_its_options_over_the_files(stockade_cli, composition, tmp_p
         (RuntimeError("first\nsecond\x1b[2J"), 1),
     ],
 )
-def test_whatever_fails_is_one_clean_line(stockade_cli, composition, fail, status) -> None:
+def test_whatever_fails_is_one_clean_line(
+    stockade_cli: Cli, composition: Composition, fail: Exception, status: int
+) -> None:
     composition.fail = fail
     said = stockade_cli("serve")
     assert (said.status, said.err.count("\n")) == (status, 1)
@@ -463,7 +509,7 @@ def test_whatever_fails_is_one_clean_line(stockade_cli, composition, fail, statu
     assert (said.status, said.err.count("\n")) == (125, 1)
 
 
-def test_config_check_names_file_and_place(stockade_cli, tmp_path) -> None:
+def test_config_check_names_file_and_place(stockade_cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[[peer]]\nuid = 4242\nrole = "tenant"\ntenant = "acme"\n')
     assert stockade_cli("config", "check", str(file)).out == f"{file}: ok\n"
@@ -475,7 +521,7 @@ def test_config_check_names_file_and_place(stockade_cli, tmp_path) -> None:
     assert stockade_cli("config", "check", "/no/such").status == 2
 
 
-def test_mint_asks_the_daemon(stockade_cli, daemon, service) -> None:
+def test_mint_asks_the_daemon(stockade_cli: Cli, daemon: Running, service: FakeService) -> None:
     said = stockade_cli(
         "capability", "mint", "--tenant", "acme", "--trajectory", "t", "--ttl-s", "60"
     )
@@ -484,7 +530,7 @@ def test_mint_asks_the_daemon(stockade_cli, daemon, service) -> None:
     assert (request.grant, request.ttl_s) == ("agent", 60)
 
 
-def test_a_capability_is_narrowed_and_read_offline(stockade_cli) -> None:
+def test_a_capability_is_narrowed_and_read_offline(stockade_cli: Cli) -> None:
     from stockade.decide.blocks import root_block
     from stockade.decide.tokens import KeyRing, mint, verify
     from stockade.host.policy_files import load_policy
@@ -523,7 +569,7 @@ def commands(group: click.Group, above: tuple[str, ...] = ()) -> list[tuple[str,
 
 
 @pytest.mark.parametrize("command", commands(cli), ids=" ".join)
-def test_every_command_has_help(stockade_cli, command) -> None:
+def test_every_command_has_help(stockade_cli: Cli, command: tuple[str, ...]) -> None:
     said = stockade_cli(*command, "--help")
     assert said.status == 0
     assert said.out.startswith("Usage: stockade")
@@ -531,13 +577,15 @@ def test_every_command_has_help(stockade_cli, command) -> None:
 
 
 @pytest.mark.parametrize("command", commands(cli), ids=" ".join)
-def test_an_unknown_option_is_one_line_everywhere(stockade_cli, command) -> None:
+def test_an_unknown_option_is_one_line_everywhere(
+    stockade_cli: Cli, command: tuple[str, ...]
+) -> None:
     said = stockade_cli(*command, "--no-such-option")
     assert said.status == (125 if command == ("run",) else 2)
     assert (said.out, said.err.count("\n")) == ("", 1)
 
 
-def test_a_group_without_a_command_is_2_and_one_line(stockade_cli) -> None:
+def test_a_group_without_a_command_is_2_and_one_line(stockade_cli: Cli) -> None:
     for arguments in ((), ("lease",), ("capability",)):
         said = stockade_cli(*arguments)
         assert (said.status, said.err.count("\n")) == (2, 1)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.daemons import Daemon, as_user, daemon
 
 from stockade.decide.blocks import block_bytes, narrow
 from stockade.decide.tokens import attenuate, inspect
@@ -24,6 +23,7 @@ from stockade.edge.client.sdk import Stockade
 from stockade.edge.wire import LeaseCreate
 from stockade.terms.fault import REGISTRY, Code, Status
 from stockade.terms.result import ToolResult
+from tests.daemons import Daemon, as_user, daemon, error, output
 
 ACME, ZETA, BOSS, STRANGER = 61_001, 61_002, 61_003, 61_004
 CONFIG = f"""
@@ -69,7 +69,7 @@ def acme(stockade: Stockade) -> Iterator[Lease]:
 def untouched(server: Daemon, acme: Lease) -> Iterator[None]:
     """Whatever the test sent, nothing of it ran, and the lease and the daemon work as before."""
     yield
-    assert acme.bash("ls").check().stdout.text == "kept\n"
+    assert output(acme, "ls") == "kept\n"
     assert server.process is not None
     assert server.process.poll() is None
     assert server.log is not None
@@ -81,19 +81,17 @@ def result_of(reply: tuple[int, Any]) -> ToolResult:
     status, value = reply
     assert status == 200
     result = ToolResult.model_validate_json(json.dumps(value))
-    assert result.error is not None
-    row = REGISTRY[result.error.code]
-    assert (result.status, result.error.fault) == (row.status, row.blame)
-    assert (result.error.retry, result.error.hint) == (row.retry, row.hint)
+    told = error(result)
+    row = REGISTRY[told.code]
+    assert (result.status, told.fault) == (row.status, row.blame)
+    assert (told.retry, told.hint) == (row.retry, row.hint)
     assert result.exit is None
     assert result.retry_safe
     return result
 
 
 def code_of(reply: tuple[int, Any]) -> Code:
-    error = result_of(reply).error
-    assert error is not None
-    return error.code
+    return error(result_of(reply)).code
 
 
 # Bodies and arguments.
@@ -317,8 +315,7 @@ def test_a_narrower_token_is_obeyed(server: Daemon, acme: Lease) -> None:
     looking = acme.narrowed(tools=["file_view"], write=[], execute=[])
     assert looking.view("kept").check().data is not None
     refused = looking.bash(TOUCH)
-    assert refused.error is not None
-    assert (refused.status, refused.error.code) == (Status.DENIED, Code.TOOL_NOT_GRANTED)
+    assert (refused.status, error(refused).code) == (Status.DENIED, Code.TOOL_NOT_GRANTED)
 
 
 # Generations.
@@ -332,11 +329,10 @@ def test_a_stale_generation(server: Daemon, stockade: Stockade) -> None:
         assert second is not None
         assert (second.id, first.generation, second.generation) == (first.id, 1, 2)
         late = first.bash("echo late > f")
-        assert late.error is not None
-        assert (late.status, late.error.code) == (Status.DENIED, Code.STALE_GENERATION)
+        assert (late.status, error(late).code) == (Status.DENIED, Code.STALE_GENERATION)
         with pytest.raises(StockadeError, match="stale_generation"):
             first.cancel("any")
-        assert second.bash("cat f").check().stdout.text == "mine\n"
+        assert output(second, "cat f") == "mine\n"
 
 
 # Other users.
@@ -395,7 +391,7 @@ def test_a_tenant_sees_and_makes_only_its_own(server: Daemon, acme: Lease) -> No
     with as_user(ZETA), server.connect() as zeta:
         with zeta.lease(None, tenant="zeta", trajectory="seen") as own:
             assert [view.lease_id for view in zeta.leases()] == [own.id]
-            assert zeta.attach(own.id).bash(":").error.code is Code.TOKEN_MISSING  # type: ignore
+            assert error(zeta.attach(own.id).bash(":")).code is Code.TOKEN_MISSING
         with pytest.raises(ToolError, match="peer_not_allowed"):
             zeta.lease(None, tenant="acme", trajectory="theirs")
         with pytest.raises(ToolError, match="peer_not_allowed"):
@@ -404,16 +400,15 @@ def test_a_tenant_sees_and_makes_only_its_own(server: Daemon, acme: Lease) -> No
             zeta.mint("zeta", "t", "agent", 60)
     with as_user(ACME), server.connect() as same:
         assert acme.id in [view.lease_id for view in same.leases()]
-        assert same.attach(acme.id, acme.token).bash("cat kept").check().stdout.text == "kept\n"
+        assert output(same.attach(acme.id, acme.token), "cat kept") == "kept\n"
 
 
 @pytest.mark.usefixtures("untouched")
 def test_an_operator_of_another_user_needs_the_token_too(server: Daemon, acme: Lease) -> None:
     with as_user(BOSS), server.connect() as boss:
         without = boss.attach(acme.id).bash(TOUCH)
-        assert without.error is not None
-        assert without.error.code is Code.TOKEN_MISSING
-        assert boss.attach(acme.id, acme.token).bash("cat kept").check().stdout.text == "kept\n"
+        assert error(without).code is Code.TOKEN_MISSING
+        assert output(boss.attach(acme.id, acme.token), "cat kept") == "kept\n"
         assert boss.mint("acme", "t", "read-only", 60).startswith("stk1.")
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import jsonschema
 import pytest
-from tests.unit.tools.support import BASH, frame
 
 from stockade.terms.fault import Code, Fault
 from stockade.tools import catalog
 from stockade.tools.shape import fault_result
+from tests.unit.tools.support import BASH, frame
 
 HERE = Path(__file__).parents[2] / "docs" / "schema"
 RELEASED = HERE / "released" / "v1"

@@ -38,7 +38,7 @@ class Inside:
             capture=Capture(65536, 65536, 0),
         )
         cancel = self.world.cancel()
-        context = ExecContext("key", self.tree.lease_id, cancel, self.world.artifacts)
+        context = ExecContext(self.tree.lease_id, cancel, self.world.artifacts)
         return self.sandbox.execute(operation, context)
 
     def says(self, line: str) -> str:
@@ -232,6 +232,15 @@ def test_host_files_are_not_there(inside: Inside) -> None:
     for path in ("/etc/shadow", "/root/.ssh", "/var/lib/dpkg", "/var/run/docker.sock"):
         assert inside.run(f"test -e {path}").value != 0, path
     assert inside.run("test -e /etc/passwd").value == 0
+
+
+@pytest.mark.parametrize("device", ["null", "zero", "full", "random", "urandom", "tty"])
+def test_devices_of_the_host_are_not_the_sandboxes_to_change(inside: Inside, device: str) -> None:
+    # These are the host's own inodes. crun gives its standard streams to the sandbox's user: with
+    # /dev/null among them, root inside could change the mode that every program of the host sees.
+    assert inside.run(f"chmod 0666 /dev/{device}").value not in (0, 127, None)
+    assert inside.run(f"chown $(id -u) /dev/{device}").value not in (0, 127, None)
+    assert inside.run("touch /tmp/own && chmod 0666 /tmp/own").value == 0
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def environment(
     image_env: Mapping[str, str],
     lease_env: tuple[tuple[str, str], ...],
 ) -> tuple[tuple[str, str], ...]:
-    """Sorted by name. Raises Failure(invalid_argument, argument_too_large)."""
+    """Sorted by name. Raises as `check_variables`."""
     variables = {
         **image_env,
         "PATH": image_env.get("PATH") or profile.path.value,
@@ -39,6 +39,15 @@ def environment(
         **{variable.name: variable.value for variable in profile.env},
         **dict(lease_env),
     }
+    check_variables(variables)
+    if not variables["PATH"]:
+        raise failure(Code.INVALID_ARGUMENT, "PATH can't be empty", rule="env", variable="PATH")
+    return tuple(sorted(variables.items()))
+
+
+def check_variables(variables: Mapping[str, str]) -> None:
+    """Whether execve(2) and this runtime take them. Raises Failure(invalid_argument,
+    argument_too_large) naming the variable."""
     total = 0
     for name, value in variables.items():
         if not _NAME.fullmatch(name) or "\0" in value:
@@ -63,6 +72,3 @@ def environment(
                 rule="env",
                 variable=name,
             )
-    if not variables["PATH"]:
-        raise failure(Code.INVALID_ARGUMENT, "PATH can't be empty", rule="env", variable="PATH")
-    return tuple(sorted(variables.items()))

@@ -24,11 +24,12 @@ from stockade.edge.exchange import (
     frame,
 )
 from stockade.edge.guard import log_unexpected
-from stockade.edge.refusal import error_of, http_status, refusal
+from stockade.edge.refusal import http_status, refusal
 from stockade.edge.routing import Inbound, Lane, Route, Router, Shape, reply
 from stockade.edge.service import Context, Service
 from stockade.edge.wire import ErrorReply, LeaseReply
 from stockade.terms.fault import Code, Failure, Fault, failure
+from stockade.terms.result import error_of
 
 _ROUTER: Final = Router(routes_calls.ROUTES + routes_leases.ROUTES + routes_info.ROUTES)
 

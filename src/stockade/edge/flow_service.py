@@ -122,7 +122,7 @@ class FlowService:
 
     def cancel(self, context: Context, request: CancelRequest) -> int:
         record, _ = self._permitted(context, request.lease)
-        return self._parts.running.cancel(record.id, request.call_id)
+        return self._parts.running.cancel(record.id, request.call_id, request.turn)
 
     def create_lease(self, context: Context, request: LeaseCreate) -> LeaseReply:
         started = self._parts.clock()
@@ -182,20 +182,13 @@ class FlowService:
         if request.to is not None:
             data = leases.export_to(tenant, lease, request.to)
         else:
-            kinds = [change.kind for change in leases.changes(tenant, lease)]
-            data = ExportData(
-                kind="export",
-                added=kinds.count("added"),
-                modified=kinds.count("modified") + kinds.count("type_changed"),
-                deleted=kinds.count("deleted"),
-                skipped=0,
-                patch_bytes=None,
-            )
+            data = leases.changes(tenant, lease)
         return self._result(context, record, started, data)
 
     def patch(self, context: Context, lease: str, write: Write) -> None:
-        # Through a file: the lease is held while the patch is made, and a reader may be slow.
-        with tempfile.TemporaryFile() as file:
+        # Through a file: the lease is held while the patch is made, and a reader may be slow. Not in
+        # /tmp, which may be memory: a patch can be as large as what the lease wrote.
+        with tempfile.TemporaryFile(dir=self._parts.state_dir) as file:
             self._parts.leases.export_patch(context.peer.tenant, lease, file)
             file.seek(0)
             while chunk := file.read(_PATCH_CHUNK):

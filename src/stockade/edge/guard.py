@@ -50,13 +50,13 @@ def guarded(inbound: Inbound, call: CallRef, work: Callable[[], ToolResult]) -> 
 
 def log_result(result: ToolResult, started: float) -> None:
     """Ids, status and milliseconds; never arguments or output. `started` is `perf_counter`'s."""
-    tool = result.call.tool or "-"
+    tool = result.call.tool
     LOG.info(
         "request_id=%s lease=%s call_id=%s tool=%s status=%s code=%s ms=%.1f",
         result.request_id,
         result.call.lease_id or "-",
         result.call.call_id or "-",
-        tool if _NAME.match(tool) else "?",
+        "-" if tool is None else tool if _NAME.match(tool) else "?",
         result.status,
         result.error.code if result.error else "-",
         (time.perf_counter() - started) * 1000,

@@ -7,7 +7,7 @@ from typing import Final
 
 from stockade.terms.fault import REGISTRY, Code, Fault, Retry, Status
 from stockade.terms.ids import CallRef
-from stockade.terms.result import RESULT_SCHEMA, Error, Provenance, ToolResult
+from stockade.terms.result import RESULT_SCHEMA, Provenance, ToolResult, error_of
 
 NO_CALL: Final = CallRef(lease_id=None, trajectory_id=None, turn=None, call_id=None, tool=None)
 
@@ -33,27 +33,6 @@ _HTTP_BY_CODE: Final = {
     Code.BODY_TOO_LARGE: 413,
     Code.INTERNAL: 500,
 }
-
-
-def error_of(fault: Fault) -> Error:
-    """The wire form of a fault: the registry's row and what is known of this occurrence."""
-    row = REGISTRY[fault.code]
-    details = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in fault.details.items()
-    }
-    return Error.model_validate(
-        {
-            "code": fault.code,
-            "fault": row.blame,
-            "retry": row.retry,
-            "retry_after_ms": fault.retry_after_ms,
-            "rule": fault.rule,
-            "message": fault.message,
-            "hint": row.hint,
-            "details": details or None,
-        }
-    )
 
 
 def refusal(fault: Fault, request_id: str, version: str, call: CallRef = NO_CALL) -> ToolResult:

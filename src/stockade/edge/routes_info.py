@@ -61,7 +61,7 @@ def _number(text: str, name: str) -> int:
 
 
 ROUTES = (
-    Route("GET", "artifacts/{lease}/{id}", artifact, lane=Lane.BULK),
+    Route("GET", "artifacts/{lease}/{id}", artifact, lane=Lane.TRANSFER),
     Route("GET", "tools", tools),
     Route("POST", "capabilities", mint),
     Route("GET", "health", health),

@@ -139,7 +139,7 @@ ROUTES = (
     Route("POST", "leases/{lease}/reset", reset, Shape.RESULT, Lane.BULK),
     Route("POST", "leases/{lease}/export", export, Shape.RESULT, Lane.BULK),
     Route("POST", "leases/{lease}/release", release, Shape.RESULT),
-    Route("GET", "leases/{lease}/patch", patch, lane=Lane.BULK),
-    Route("GET", "leases/{lease}/files/{path...}", read_file, lane=Lane.BULK),
-    Route("PUT", "leases/{lease}/files/{path...}", write_file, lane=Lane.BULK),
+    Route("GET", "leases/{lease}/patch", patch, lane=Lane.TRANSFER),
+    Route("GET", "leases/{lease}/files/{path...}", read_file, lane=Lane.TRANSFER),
+    Route("PUT", "leases/{lease}/files/{path...}", write_file, lane=Lane.TRANSFER),
 )

@@ -20,8 +20,11 @@ PREFIX = "/v1/"
 
 
 class Lane(Enum):
+    """Which threads a request takes: a slow one may only ever wait for its own kind."""
+
     CALL = "call"
     BULK = "bulk"
+    TRANSFER = "transfer"
     CONTROL = "control"
 
 

@@ -29,15 +29,13 @@ Turn = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 
 
 class CallRequest(Model):
-    """One tool call. `deadline_ms` bounds waiting and running together, from receipt; the tool's
-    own limit (`timeout_ms`) starts when the command does."""
+    """One tool call. `turn` and `call_id` are the caller's own and name it in its trajectory."""
 
     tool: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     arguments: dict[str, JsonValue]
     lease: LeaseRef
     turn: Turn | None = None
     call_id: CallId | None = None
-    deadline_ms: Millis | None = None
 
 
 class RunRequest(Model):

@@ -14,9 +14,8 @@ from stockade.terms.lease import LeaseRecord
 
 DEFAULT_TTL_S: Final = 3600
 DEFAULT_NAME: Final = "main"
+MAX_VARIABLES: Final = 256
 
-EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
-EnvValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=32_768)]
 HostPath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=4096)]
 Glob = Annotated[str, StringConstraints(pattern=r"^[^\x00]+$", max_length=4096)]
 
@@ -24,7 +23,7 @@ Glob = Annotated[str, StringConstraints(pattern=r"^[^\x00]+$", max_length=4096)]
 class LeaseRequest(Model):
     """At most one of `grant` (a name of the policy) and `capability` (a token); neither means the
     default grant. `source` is an absolute host path; `image` None is the first one that is granted;
-    `ttl_s` is in seconds."""
+    `env` is bounded by `decide.environment`; `ttl_s` is in seconds."""
 
     tenant: Tenant
     trajectory: Trajectory
@@ -32,7 +31,7 @@ class LeaseRequest(Model):
     source: HostPath | None = None
     excludes: Annotated[tuple[Glob, ...], Field(max_length=64)] = ()
     image: Name | None = None
-    env: Annotated[tuple[tuple[EnvName, EnvValue], ...], Field(max_length=64)] = ()
+    env: Annotated[tuple[tuple[str, str], ...], Field(max_length=MAX_VARIABLES)] = ()
     grant: Name | None = None
     capability: str | None = None
     ttl_s: Annotated[int, Field(ge=1, le=MAX_INTEGER)] = DEFAULT_TTL_S

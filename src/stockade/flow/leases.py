@@ -18,10 +18,12 @@ operator, who sees all. Errors are Failures; each operation names its codes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO, Final
 
+from stockade.decide.environment import check_variables
 from stockade.flow.lease_request import DEFAULT_NAME, LeaseRequest, check_same, chosen_image
 from stockade.flow.locks import key_of
 from stockade.flow.minting import Minter, Offer
@@ -30,7 +32,7 @@ from stockade.terms.call import Permit
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.lease import LeaseRecord, LeaseState
 from stockade.terms.outcome import End
-from stockade.terms.ports import Change, Clock, SourceReport, Workspace
+from stockade.terms.ports import Clock, SourceReport, Workspace
 from stockade.terms.result import ExportData
 
 # A lease's files belong to 65,536 host user ids from here on: above all that distributions and
@@ -71,7 +73,9 @@ class Leases:
 
     def create(self, request: LeaseRequest) -> Created:
         """Raises Failure: invalid_argument, token and denial codes, ceiling_exceeded, key_reused
-        (other parameters), source_unusable, workspace_unavailable, storage_unavailable, busy."""
+        (other parameters), source_unusable, workspace_unavailable, storage_unavailable, busy,
+        argument_too_large (env)."""
+        check_variables(dict(request.env))
         now = self._clock()
         offer = self._minter.offer(request, now)
         image = chosen_image(request, offer.grant)
@@ -133,12 +137,10 @@ class Leases:
                 raise not_granted()
             return self._steps.remove(record, End.CANCELLED)
 
-    def changes(self, tenant: str | None, address: str) -> Sequence[Change]:
-        """What differs from the source. Like an export it is a state of one moment only while no
-        call runs."""
-        seen = self.show(tenant, address)
-        with self._steps.locks.hold(key_of(seen)):
-            return self.workspace(self._ready(seen.id)).changes()
+    def changes(self, tenant: str | None, address: str) -> ExportData:
+        """How much differs from the source. Like an export it is a state of one moment only while
+        no call runs."""
+        return self._export(tenant, address, lambda workspace: (0, ()), False)
 
     def export_to(self, tenant: str | None, address: str, target: str) -> ExportData:
         """Apply the changes to the host directory `target`. Whether the caller may write there is
@@ -190,13 +192,13 @@ class Leases:
         seen = self.show(tenant, address)
         with self._steps.locks.hold(key_of(seen)):
             workspace = self.workspace(self._ready(seen.id))
-            kinds = [change.kind for change in workspace.changes()]
+            kinds = Counter(change.kind for change in workspace.changes())
             size, skipped = write(workspace)
         return ExportData(
             kind="export",
-            added=kinds.count("added"),
-            modified=kinds.count("modified") + kinds.count("type_changed"),
-            deleted=kinds.count("deleted"),
+            added=kinds["added"],
+            modified=kinds["modified"] + kinds["type_changed"],
+            deleted=kinds["deleted"],
             skipped=len(skipped),
             patch_bytes=size if is_patch else None,
         )

@@ -128,7 +128,11 @@ class Pipeline:
         token = record.token if request.token is None else request.token
         permit = progress.permit = self._verify(token, self._clock())
         with self._running.enter(
-            record.id, request.request_id, request.call_id, permit.grant.per_lease.parallel
+            record.id,
+            request.request_id,
+            request.call_id,
+            permit.grant.per_lease.parallel,
+            request.turn,
         ) as cancel:
             record = progress.lease = self._leases.admit(record.id, permit)
             authorize(permit, tool.name, tool.rights(arguments), record)
@@ -180,7 +184,6 @@ class Pipeline:
         )
         self._fault_point("sandbox")
         context = ExecContext(
-            call_key=request.request_id,
             lease_id=record.id,
             cancel=cancel,
             artifacts=self._artifacts,

@@ -23,6 +23,7 @@ class RunningCall:
     lease_id: str
     request_id: str
     call_id: str | None
+    turn: int | None
     cancel: CancelSignal
 
 
@@ -38,7 +39,12 @@ class Running:
 
     @contextmanager
     def enter(
-        self, lease_id: str, request_id: str, call_id: str | None, parallel: int
+        self,
+        lease_id: str,
+        request_id: str,
+        call_id: str | None,
+        parallel: int,
+        turn: int | None = None,
     ) -> Iterator[CancelSignal]:
         """Hold one of the lease's places. Raises Failure(busy) when all are taken,
         Failure(shutting_down) once `drain` was called."""
@@ -60,7 +66,7 @@ class Running:
                     retry_after_ms=RETRY_AFTER_MS,
                 )
             signal = self._new_signal()
-            self._calls[request_id] = RunningCall(lease_id, request_id, call_id, signal)
+            self._calls[request_id] = RunningCall(lease_id, request_id, call_id, turn, signal)
         try:
             yield signal
         finally:
@@ -69,18 +75,16 @@ class Running:
                 self._changed.notify_all()
             signal.close()
 
-    def alone(self, lease_id: str) -> bool:
-        """Whether at most one call of the lease is running."""
-        with self._changed:
-            return sum(call.lease_id == lease_id for call in self._calls.values()) <= 1
-
-    def cancel(self, lease_id: str, name: str) -> int:
-        """Cancel the lease's calls whose call id or request id is `name`; gives how many."""
+    def cancel(self, lease_id: str, name: str, turn: int | None = None) -> int:
+        """Cancel the lease's calls whose call id or request id is `name`, of this turn only where
+        one is given; gives how many."""
         with self._changed:
             found = [
                 call
                 for call in self._calls.values()
-                if call.lease_id == lease_id and name in (call.call_id, call.request_id)
+                if call.lease_id == lease_id
+                and name in (call.call_id, call.request_id)
+                and turn in (None, call.turn)
             ]
             for call in found:
                 call.cancel.set(End.CANCELLED)

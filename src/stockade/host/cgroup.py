@@ -8,6 +8,7 @@ One write to cgroup.kill can miss the child of a fork in progress: `kill` repeat
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import time
@@ -15,9 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
+
 from stockade.terms.fault import Code, failure
 
-V1_CONTROLLERS: Final = ("memory", "pids", "cpu", "cpuacct")
+V1_CONTROLLERS: Final = ("memory", "pids", "cpu")
 PREFIX: Final = "stockade-"
 
 
@@ -57,7 +60,7 @@ def detect(mountinfo: str) -> Hierarchies:
         available = (unified / "cgroup.controllers").read_text().split()
         missing = {"memory", "pids", "cpu"} - set(available)
     else:
-        missing = set(V1_CONTROLLERS[:3]) - set(v1)
+        missing = set(V1_CONTROLLERS) - set(v1)
     if missing:
         raise failure(
             Code.ENGINE_UNAVAILABLE,
@@ -124,12 +127,23 @@ def remove_tree(root: Path) -> list[str]:
     left: list[str] = []
     for directory, _, _ in os.walk(root, topdown=False):
         try:
-            os.rmdir(directory)
+            _remove(directory)
         except FileNotFoundError:
             continue
         except OSError:
             left.append(directory)
     return left
+
+
+# A task that was killed leaves its v1 groups a moment after it is gone from cgroup.procs.
+@retry(
+    retry=retry_if_exception(lambda error: getattr(error, "errno", 0) == errno.EBUSY),
+    stop=stop_after_delay(0.2),
+    wait=wait_fixed(0.002),
+    reraise=True,
+)
+def _remove(directory: str) -> None:
+    os.rmdir(directory)
 
 
 def leases_of(hierarchies: Hierarchies, instance: str) -> set[str]:

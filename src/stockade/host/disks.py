@@ -50,7 +50,8 @@ class Disks:
 
     def create(self, image: str, size_bytes: int, inodes: int) -> None:
         """Make the new file `image`. The size is rounded down to blocks; inodes are rounded up by
-        at most 16 for each 128 MiB. Raises Failure(storage_unavailable)."""
+        at most 16 for each 128 MiB, and there are no more than blocks. Raises
+        Failure(storage_unavailable)."""
         try:
             copy_image(self._template(size_bytes, inodes), image)
         except OSError as error:
@@ -67,6 +68,8 @@ class Disks:
                 disk_bytes=size_bytes,
                 inodes=inodes,
             )
+        # A tenant may narrow the size alone; a table for more files than blocks would fill the disk.
+        inodes = min(inodes, size_bytes // BLOCK_BYTES)
         path = self._directory / f"ext4-{_RECIPE}-{size_bytes}-{inodes}.img"
         with self._lock:
             if not path.exists():

@@ -112,7 +112,8 @@ class Replacement:
         try:
             return os.open(b".", flags, 0o600, dir_fd=self._parent_fd)
         except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:
+            # EPERM is overlayfs' answer in a directory that was removed: the other way names it.
+            if error.errno not in (errno.EOPNOTSUPP, errno.EPERM):
                 raise
             return self._create_named()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, Final
 
@@ -28,10 +28,13 @@ class LocalWorkspace:
         self._holder = holder
         self._base = base
 
-    def changes(self) -> Sequence[Change]:
-        """Files and links that differ from the source; directories are not counted."""
+    def changes(self) -> Iterator[Change]:
+        """Files and links that differ from the source; directories are not counted. One by one:
+        260,000 paths of 4,000 bytes took 1 GB at once."""
         with self._reading(LeftOut()) as differences:
-            return [Change(item.path, item.kind) for item in differences if not item.directory]
+            for item in differences:
+                if not item.directory:
+                    yield Change(item.path, item.kind)
 
     def patch(self, out: BinaryIO) -> tuple[int, tuple[str, ...]]:
         """See `stockade.host.gitpatch`. Raises Failure(workspace_unavailable)."""

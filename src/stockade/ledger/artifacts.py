@@ -21,9 +21,11 @@ from __future__ import annotations
 import errno
 import os
 import re
+import threading
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from pydantic import ValidationError
@@ -35,6 +37,9 @@ from stockade.terms.outcome import CapturedArtifact
 
 MAX_READ: Final = 4 * 1024 * 1024
 MEDIA_TYPE: Final = "application/octet-stream"
+# What the artifacts of one lease may hold together: 64 MiB of each stream of thousands of calls
+# would fill the host's disk. What doesn't fit is not kept, and such an artifact is not complete.
+LEASE_BYTES: Final = 1 << 30
 _HEADER_BYTES: Final = 4096
 _LEASE_ID: Final = re.compile(LEASE_ID_PATTERN)
 _ARTIFACT_ID: Final = re.compile(ARTIFACT_ID_PATTERN)
@@ -66,7 +71,19 @@ class _Sink:
     """Implements `terms.ports.ArtifactSink`. Used by one thread. `finish` closes the file, so it
     is called whatever happens to the stream."""
 
-    def __init__(self, directory: str, artifact_id: str, name: str, keep: int, limit: int) -> None:
+    def __init__(
+        self,
+        directory: str,
+        artifact_id: str,
+        name: str,
+        keep: int,
+        limit: int,
+        room: Callable[[int], bool],
+    ) -> None:
+        """`room(n)` takes n bytes of what the lease may have, or gives them back where n is
+        negative; False when there aren't so many."""
+        self._room = room
+        self._taken = 0
         self._directory = directory
         self._id = artifact_id
         self._name = name
@@ -103,10 +120,14 @@ class _Sink:
                 held = 0  # without a header nothing of it can be read
             os.close(self._file)
             self._file = -1
+        self._room(held - self._taken)
         return CapturedArtifact(self._id, held, held == self._total)
 
     def _start(self) -> None:
         try:
+            if not self._room(self._head_limit + self._tail_limit):
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+            self._taken = self._head_limit + self._tail_limit
             os.makedirs(self._directory, mode=0o700, exist_ok=True)
             self._file = os.open(
                 os.path.join(self._directory, self._id),
@@ -164,12 +185,26 @@ class FileArtifacts:
         """`random_hex(n)` gives 2 n hex digits of n random bytes (secrets.token_hex)."""
         self.directory = directory
         self._random_hex = random_hex
+        self._lock = threading.Lock()
+        self._held: dict[str, int] = {}
 
     def open(self, lease_id: str, name: str, keep_from: int, limit_bytes: int) -> _Sink:
         """Memory is at most `keep_from` bytes; nothing touches the disk before they are exceeded.
         `limit_bytes` 0 keeps nothing."""
         artifact_id = f"ar_{self._random_hex(8)}"
-        return _Sink(self._lease(lease_id), artifact_id, name, keep_from, limit_bytes)
+        directory = self._lease(lease_id)
+        room = partial(self._take, lease_id)
+        return _Sink(directory, artifact_id, name, keep_from, limit_bytes, room)
+
+    def _take(self, lease_id: str, size: int) -> bool:
+        with self._lock:
+            held = self._held.get(lease_id)
+            if held is None:  # the first since the daemon started
+                held = _size(self._lease(lease_id))
+            if size > 0 and held + size > LEASE_BYTES:
+                return False
+            self._held[lease_id] = held + size
+            return True
 
     def read(self, lease_id: str, artifact_id: str, offset: int, length: int) -> bytes:
         """At most `MAX_READ` bytes at once: a short answer is not the end, an empty one is. Inside
@@ -190,13 +225,6 @@ class FileArtifacts:
         finally:
             os.close(file)
 
-    def owner(self, artifact_id: str) -> str | None:
-        name = _artifact(artifact_id)
-        for lease_id in self._leases():
-            if os.path.lexists(os.path.join(self.directory, lease_id, name)):
-                return lease_id
-        return None
-
     def remove(self, lease_id: str) -> None:
         """Delete what a lease kept. Idempotent. Raises Failure(storage_unavailable)."""
         directory = self._lease(lease_id)
@@ -207,6 +235,8 @@ class FileArtifacts:
                     with suppress(FileNotFoundError):
                         os.unlink(os.path.join(directory, name))
                 os.rmdir(directory)
+            with self._lock:
+                self._held.pop(lease_id, None)
         except OSError as error:
             raise failure(
                 Code.STORAGE_UNAVAILABLE,
@@ -234,6 +264,14 @@ class FileArtifacts:
         if not _LEASE_ID.fullmatch(lease_id):
             raise failure(Code.INVALID_ARGUMENT, "a lease id is ls_ and 16 hex digits")
         return os.path.join(self.directory, lease_id)
+
+
+def _size(directory: str) -> int:
+    try:
+        with os.scandir(directory) as entries:
+            return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+    except FileNotFoundError:
+        return 0
 
 
 def _read(file: int, artifact_id: str, offset: int, length: int) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from stockade.terms.grant import Grant
 from stockade.terms.plan import Kind
@@ -92,17 +91,3 @@ class EditOperation:
 
 
 Operation = ExecOperation | ViewOperation | EditOperation
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A checked request. `arguments` is the tool's own argument model, typed by the tool."""
-
-    request_id: str
-    lease_id: str
-    trajectory_id: str
-    turn: int | None
-    call_id: str | None
-    tool: str
-    arguments: Any  # stockade.tools: the closed argument model named by `tool`
-    coerced: tuple[str, ...]

@@ -9,7 +9,9 @@ from pydantic import StringConstraints
 from stockade.terms.base import Model
 
 TENANT_PATTERN: Final = r"^[a-z0-9][a-z0-9_.-]{0,62}$"
-TRAJECTORY_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,62}(/[A-Za-z0-9][A-Za-z0-9_.:@-]{0,62}){0,3}$"
+TRAJECTORY_PATTERN: Final = (
+    r"^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,62}(/[A-Za-z0-9][A-Za-z0-9_.:@-]{0,62}){0,3}$"
+)
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 LEASE_ID_PATTERN: Final = r"^ls_[0-9a-f]{16}$"
 ARTIFACT_ID_PATTERN: Final = r"^ar_[0-9a-f]{16}$"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-
-from stockade.terms.fault import Fault
 
 
 class End(StrEnum):
@@ -87,14 +85,3 @@ class EditOutcome:
     new_version: str
     diff: str
     diff_truncated: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RawOutcome:
-    """One of the operation's outcomes, or the fault that stopped it."""
-
-    outcome: ExecOutcome | ViewOutcome | EditOutcome | None
-    fault: Fault | None = None
-    started_at: float = 0.0
-    finished_at: float = 0.0
-    notes: tuple[str, ...] = field(default_factory=tuple)

@@ -43,7 +43,9 @@ def to_bytes(text: str) -> bytes:
         if char == "\\":
             escape = _ESCAPE.match(text, position)
             if escape is None:
-                raise ValueError(r"a backslash in a path must be written \x5c, another byte as \xNN")
+                raise ValueError(
+                    r"a backslash in a path must be written \x5c, another byte as \xNN"
+                )
             out.append(int(escape[1], 16))
             position = escape.end()
             continue

@@ -56,9 +56,6 @@ class ArtifactStore(Protocol):
         """Bytes from stream offset `offset`, at most `length`; empty at the end of the stream.
         Inside the part that was not kept: Failure(not_found) whose details name its borders."""
 
-    def owner(self, artifact_id: str) -> str | None:
-        """The id of the lease that an artifact belongs to."""
-
     def remove(self, lease_id: str) -> None: ...
     def sweep(self, live: AbstractSet[str]) -> tuple[str, ...]:
         """Like `Engine.sweep`."""
@@ -73,7 +70,6 @@ class ExecContext:
     """What an execution is given beside its operation. `stdin` is a descriptor or None (empty).
     `deadline` of the lease is watched by the flow through `cancel`."""
 
-    call_key: str
     lease_id: str
     cancel: CancelSignal
     artifacts: ArtifactStore
@@ -177,7 +173,9 @@ class Workspace(Protocol):
     def tree(self) -> LeaseTree: ...
     @property
     def files(self) -> Files: ...
-    def changes(self) -> Sequence[Change]: ...
+    def changes(self) -> Iterator[Change]:
+        """One by one, because there may be as many as the lease has inodes. To be exhausted."""
+
     def patch(self, out: BinaryIO) -> tuple[int, tuple[str, ...]]:
         """Write a git-applicable patch of the changes; gives bytes and what had to be left out."""
 

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from stockade.terms.base import Model
-from stockade.terms.fault import Blame, Code, Retry, Status
+from stockade.terms.fault import REGISTRY, Blame, Code, Fault, Retry, Status
 from stockade.terms.ids import CallRef
 
 RESULT_SCHEMA: Final = "stockade.result/1"
@@ -80,6 +80,29 @@ class Error(Model):
     message: str
     hint: str
     details: dict[str, int | str | bool | list[str] | list[int]] | None
+
+
+def error_of(fault: Fault) -> Error:
+    """A fault as `error`: what the registry says about its code, and what is known of this one."""
+    entry = REGISTRY[fault.code]
+    details: dict[str, int | str | bool | list[str] | list[int]] = {}
+    for name, value in fault.details.items():
+        details[name] = _listed(value) if isinstance(value, tuple) else value
+    return Error(
+        code=fault.code,
+        fault=entry.blame,
+        retry=entry.retry,
+        retry_after_ms=fault.retry_after_ms,
+        rule=fault.rule,
+        message=fault.message,
+        hint=entry.hint,
+        details=details or None,
+    )
+
+
+def _listed(value: tuple[str, ...] | tuple[int, ...]) -> list[str] | list[int]:
+    texts = [item for item in value if isinstance(item, str)]
+    return texts or [item for item in value if isinstance(item, int)]
 
 
 class ItemError(Model):

@@ -84,7 +84,7 @@ def shell(command: Command, timeout_ms: int = 30_000, artifact_bytes: int = 0) -
 def context(
     world: World, lease_id: str, cancel: CancelSignal | None = None, tee: Tee | None = None
 ) -> ExecContext:
-    return ExecContext("key", lease_id, cancel or world.cancel(), world.artifacts, tee)
+    return ExecContext(lease_id, cancel or world.cancel(), world.artifacts, tee)
 
 
 def _open(world: World) -> tuple[LeaseTree, Sandbox]:

@@ -11,7 +11,7 @@ import difflib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import BinaryIO
 
@@ -36,9 +36,8 @@ class FakeWorkspace:
     def files(self) -> Files:
         return self._files
 
-    def changes(self) -> Sequence[Change]:
+    def changes(self) -> Iterator[Change]:
         old, new = _entries(self._base), _entries(self._top)
-        found = []
         for name in sorted({*old, *new}):
             if name not in old:
                 kind = "added"
@@ -50,8 +49,7 @@ class FakeWorkspace:
                 kind = "modified"
             else:
                 continue
-            found.append(Change(os.fsencode(name), kind))
-        return found
+            yield Change(os.fsencode(name), kind)
 
     def patch(self, out: BinaryIO) -> tuple[int, tuple[str, ...]]:
         size, skipped = 0, []

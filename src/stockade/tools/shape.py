@@ -8,17 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from stockade.terms.fault import REGISTRY, Fault
+from stockade.terms.fault import Fault
 from stockade.terms.ids import CallRef
 from stockade.terms.outcome import ExecOutcome
 from stockade.terms.result import (
     RESULT_SCHEMA,
-    Error,
     Provenance,
     ToolResult,
     Usage,
     Warn,
     Warning,
+    error_of,
 )
 from stockade.tools.definition import AnyTool, Shaped, warning
 from stockade.tools.retry import retry_safe
@@ -56,24 +56,6 @@ def shape_result(
 def fault_result(fault: Fault, frame: Frame) -> ToolResult:
     """The result of a call that `fault` stopped at any stage."""
     return _result(Shaped(fault=fault), frame, _usage(frame, None, None), _coerced(frame.coerced))
-
-
-def error_of(fault: Fault) -> Error:
-    """A fault as `error`: what the registry says about its code, and what is known of this one."""
-    entry = REGISTRY[fault.code]
-    details: dict[str, int | str | bool | list[str] | list[int]] = {}
-    for name, value in fault.details.items():
-        details[name] = _listed(value) if isinstance(value, tuple) else value
-    return Error(
-        code=fault.code,
-        fault=entry.blame,
-        retry=entry.retry,
-        retry_after_ms=fault.retry_after_ms,
-        rule=fault.rule,
-        message=fault.message,
-        hint=entry.hint,
-        details=details or None,
-    )
 
 
 def timestamp(seconds: float) -> str:
@@ -140,8 +122,3 @@ def _clamped(asked_ms: int | None, applied_ms: int | None) -> tuple[Warning, ...
         return ()
     message = f"timeout_ms {asked_ms} was lowered to {applied_ms} by per_call.wall_ms"
     return (warning(Warn.CLAMPED, message),)
-
-
-def _listed(value: tuple[str, ...] | tuple[int, ...]) -> list[str] | list[int]:
-    texts = [item for item in value if isinstance(item, str)]
-    return texts or [item for item in value if isinstance(item, int)]

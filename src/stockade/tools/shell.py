@@ -1,9 +1,10 @@
 """`bash_execute`: one command in a fresh, non-login shell.
 
-The shell gets the command as one argument, so nothing of ours is glued to it: a heredoc terminator,
-a comment or a backslash at its end means what it means in a script (CASES B23). Only a command that
-begins like an option gets a blank before it: `bash -c -x` is an option, and not every sh takes `--`
-there. Not a login shell, because /etc/profile would replace the image's PATH (B25).
+The shell gets the command as one argument, so nothing of ours is glued to it, and a heredoc
+terminator or a comment at its end means what it means in a script (CASES B23). Two things mean
+something else in `bash -c`, so a blank or a newline sets them right: a command that begins like an
+option (not every sh takes `--` there), and a backslash at the end, which continues a line only in a
+script. Not a login shell, because /etc/profile would replace the image's PATH (B25).
 """
 
 from __future__ import annotations
@@ -50,12 +51,16 @@ def _rights(_: BashArguments) -> tuple[Right, ...]:
     return (Right("execute", SYSTEM_PROGRAMS),)
 
 
+def _script(command: str) -> str:
+    before = " " if command.startswith(("-", "+")) else ""
+    return before + command + ("\n" if command.endswith("\\") else "")
+
+
 def _operation(arguments: BashArguments, limits: CallLimits) -> ExecOperation:
-    blank = " " if arguments.command.startswith(("-", "+")) else ""
     return ExecOperation(
         kind=Kind.COMMAND,
         paths=SHELLS,
-        argv=(b"bash", b"-c", (blank + arguments.command).encode()),
+        argv=(b"bash", b"-c", _script(arguments.command).encode()),
         env=(),
         cwd=WORKSPACE.encode(),
         timeout_ms=applied_timeout_ms(arguments.timeout_ms, limits),

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from stockade.edge.refusal import error_of, http_status, refusal
+from stockade.edge.refusal import http_status, refusal
 from stockade.terms.fault import REGISTRY, Code, Fault, Retry
-from stockade.terms.result import ToolResult
+from stockade.terms.result import ToolResult, error_of
 
 
 @pytest.mark.parametrize("code", list(Code))

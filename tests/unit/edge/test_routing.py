@@ -62,7 +62,7 @@ def test_bytes_that_are_not_utf_8_are_refused() -> None:
         ("POST", "/v1/leases/x/release", Lane.CONTROL),
         ("GET", "/v1/health", Lane.CONTROL),
         ("POST", "/v1/leases", Lane.BULK),
-        ("PUT", "/v1/leases/x/files/y", Lane.BULK),
+        ("PUT", "/v1/leases/x/files/y", Lane.TRANSFER),
     ],
 )
 def test_what_ends_work_never_waits_behind_work(method: str, path: str, lane: Lane) -> None:

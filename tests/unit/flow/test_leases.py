@@ -152,8 +152,6 @@ def test_user_ids_are_a_lease_s_own_and_wrap_around_those_in_use(house: House) -
         {"ttl_s": True},
         {"source": "relative"},
         {"source": "/a\0b"},
-        {"env": (("A=B", "1"),)},
-        {"env": (("A", "x\0"),)},
         {"unknown": 1},
     ],
 )
@@ -162,18 +160,32 @@ def test_a_malformed_request_is_no_request(changes: dict[str, object]) -> None:
         LeaseRequest.model_validate({"tenant": "t", "trajectory": "x", **changes})
 
 
+@pytest.mark.parametrize(
+    ("env", "code"),
+    [
+        ((("A=B", "1"),), Code.INVALID_ARGUMENT),
+        ((("A", "x\0"),), Code.INVALID_ARGUMENT),
+        ((("A", "x" * 131_072),), Code.ARGUMENT_TOO_LARGE),
+        (tuple((f"V{n}", "x" * 100_000) for n in range(3)), Code.ARGUMENT_TOO_LARGE),
+    ],
+)
+def test_an_environment_that_no_command_could_get_makes_no_lease(
+    house: House, env: tuple[tuple[str, str], ...], code: Code
+) -> None:
+    with pytest.raises(Failure) as refused:
+        house.leases.create(house.request(env=env))
+    assert refused.value.fault.code is code
+    assert house.leases.list(None) == []
+
+
 def test_export_gives_the_work_back(house: House, source: Path, tmp_path: Path) -> None:
     record = house.leases.create(house.request(source=str(source))).record
     work = house.workspace(record)
     (work / "a.txt").write_text("1\n")
     (work / "new").write_text("n\n")
     (work / "b.txt").unlink()
-    changes = house.leases.changes(TENANT, ADDRESS)
-    assert [(c.path, c.kind) for c in changes] == [
-        (b"a.txt", "modified"),
-        (b"b.txt", "deleted"),
-        (b"new", "added"),
-    ]
+    data = house.leases.changes(TENANT, ADDRESS)
+    assert (data.added, data.modified, data.deleted, data.patch_bytes) == (1, 1, 1, None)
     out = io.BytesIO()
     data = house.leases.export_patch(TENANT, ADDRESS, out)
     assert (data.added, data.modified, data.deleted) == (1, 1, 1)

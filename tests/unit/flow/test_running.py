@@ -37,6 +37,17 @@ def test_cancel_reaches_by_call_id_and_request_id_within_the_lease(running: Runn
         assert (first.reason(), second.reason()) == (End.CANCELLED, End.CANCELLED)
 
 
+def test_cancel_with_a_turn_reaches_the_call_of_that_turn_only(running: Running) -> None:
+    with (
+        running.enter("ls", "a", "1", 8, 1) as first,
+        running.enter("ls", "b", "1", 8, 2) as second,
+    ):
+        assert running.cancel("ls", "1", 3) == 0
+        assert running.cancel("ls", "1", 2) == 1
+        assert (first.reason(), second.reason()) == (None, End.CANCELLED)
+        assert running.cancel("ls", "1") == 2
+
+
 def test_closed_ends_calls_and_lets_none_in(running: Running) -> None:
     inside, released = threading.Event(), threading.Event()
 

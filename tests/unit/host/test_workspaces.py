@@ -206,7 +206,7 @@ def test_b76_files_of_every_uid_are_reset_read_and_removed(
         (directory / "f").chmod(0o4700)
         for path in (directory / "f", directory):
             os.chown(path, UID + offset, UID + offset)
-    assert len(made.changes()) == 4
+    assert len(list(made.changes())) == 4
     fresh = house.workspaces.reset(spec(source))
     assert sorted(os.listdir(place(fresh))) == ["README", "link", "src", "tool"]
     assert os.stat(place(fresh) / "src").st_uid == UID

@@ -54,7 +54,7 @@ def operation(command: bytes, timeout_ms: int = 1000) -> ExecOperation:
 
 
 def context(house: House, cancel: EventfdCancel) -> ExecContext:
-    return ExecContext(call_key="k", lease_id=LEASE, cancel=cancel, artifacts=house.artifacts)
+    return ExecContext(lease_id=LEASE, cancel=cancel, artifacts=house.artifacts)
 
 
 def when_waiting(

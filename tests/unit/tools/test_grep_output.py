@@ -7,7 +7,6 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.tools.support import GREP, captured, ended
 
 from stockade.terms.call import Capture
 from stockade.terms.fault import Code, Status
@@ -15,6 +14,7 @@ from stockade.terms.outcome import End
 from stockade.tools import catalog
 from stockade.tools.grep_messages import parse_messages
 from stockade.tools.grep_output import MAX_LINE_BYTES, around, parse_matches
+from tests.unit.tools.support import GREP, captured, ended
 
 ALL = Capture(1 << 20, 0, 0)
 ARGUMENTS = catalog.parse_arguments(GREP, {"pattern": "x", "path": "a"})[0]

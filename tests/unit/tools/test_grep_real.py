@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.tools.support import GREP, LIMITS, captured, ended
 
 from stockade.terms.call import ExecOperation
 from stockade.terms.fault import Code, Status
@@ -21,6 +20,7 @@ from stockade.terms.result import GrepData, Warn
 from stockade.tools import catalog
 from stockade.tools.definition import Shaped
 from stockade.tools.grep_output import MATCHES_PER_FILE
+from tests.unit.tools.support import GREP, LIMITS, captured, ended
 
 NOBODY = 65534
 # Instead of the sandbox's loader and copy: four words in front of the options.

@@ -7,7 +7,6 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.tools.support import BASH, GREP, captured, ended, frame
 
 from stockade.terms.call import Capture
 from stockade.terms.fault import Code, Fault
@@ -17,6 +16,7 @@ from stockade.tools import catalog
 from stockade.tools.definition import Shaped
 from stockade.tools.model_text import as_model, for_model
 from stockade.tools.shape import fault_result, shape_result
+from tests.unit.tools.support import BASH, GREP, captured, ended, frame
 
 ALL = Capture(1 << 20, 0, 0)
 COMMAND = catalog.parse_arguments(BASH, {"command": ":"})[0]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.tools.support import BASH, EDIT, GREP, LIMITS, RUN, VIEW
 
 from stockade.terms.call import EditOperation, ExecOperation, Right, ViewOperation
 from stockade.terms.fault import Code, Failure
 from stockade.terms.plan import Kind
 from stockade.tools import catalog
 from stockade.tools.definition import AnyTool, CallLimits
+from tests.unit.tools.support import BASH, EDIT, GREP, LIMITS, RUN, VIEW
 
 
 def parsed(tool: AnyTool, **arguments: Any) -> Any:
@@ -64,9 +64,17 @@ def test_b48_a_search_takes_dots_by_name() -> None:
     assert program(GREP, path="a/../../tmp/x", pattern="x").cwd == b"/tmp"
 
 
+@pytest.mark.parametrize(
+    ("command", "given"),
+    [("-c\nx", " -c\nx"), ("+x", " +x"), ("--", " --"), ("echo \\", "echo \\\n"), ("a -b", "a -b")],
+)
+def test_b23_what_bash_c_reads_differently_is_set_right(command: str, given: str) -> None:
+    assert program(BASH, command=command).argv[2] == given.encode()
+
+
 def test_the_shell_is_bash_else_sh_not_a_login_shell_in_the_workspace() -> None:
-    operation = program(BASH, command="-c\necho 'é'", timeout_ms=2000)
-    assert operation.argv == (b"bash", b"-c", "-c\necho 'é'".encode())
+    operation = program(BASH, command="echo 'é'\n#", timeout_ms=2000)
+    assert operation.argv == (b"bash", b"-c", "echo 'é'\n#".encode())
     assert operation.paths.index(b"/bin/bash") < operation.paths.index(b"/bin/sh")
     assert (operation.kind, operation.cwd) == (Kind.COMMAND, b"/workspace")
     assert operation.timeout_ms == 2000

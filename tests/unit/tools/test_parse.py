@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import pytest
-from tests.unit.tools.support import BASH, EDIT, GREP, LIMITS, RUN, VIEW, ended, frame
 
 from stockade.terms.call import EditOperation, ExecOperation
 from stockade.terms.fault import Code, Failure, Fault, Status
@@ -15,6 +14,7 @@ from stockade.terms.result import Warn
 from stockade.tools import catalog
 from stockade.tools.definition import AnyTool, CallLimits
 from stockade.tools.shape import shape_result
+from tests.unit.tools.support import BASH, EDIT, GREP, LIMITS, RUN, VIEW, ended, frame
 
 
 def refused(tool: AnyTool, arguments: object) -> Fault:

@@ -6,7 +6,6 @@ import itertools
 import json
 
 import pytest
-from tests.unit.tools.support import BASH, EDIT, RUN, VIEW, ended, frame
 
 from stockade.terms.fault import REGISTRY, Code, Fault, Status
 from stockade.terms.outcome import Captured, CapturedArtifact, EditOutcome, End, ViewOutcome
@@ -15,6 +14,7 @@ from stockade.tools import catalog
 from stockade.tools.definition import AnyTool, Level, Shaped
 from stockade.tools.retry import retry_safe
 from stockade.tools.shape import fault_result, shape_result, timestamp
+from tests.unit.tools.support import BASH, EDIT, RUN, VIEW, ended, frame
 
 COMMAND = catalog.parse_arguments(BASH, {"command": ":"})[0]
 

@@ -8,11 +8,11 @@ import os
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.tools.support import captured
 
 from stockade.terms.call import Capture
 from stockade.terms.outcome import CapturedArtifact
 from stockade.tools.text import stream
+from tests.unit.tools.support import captured
 
 SMALL = Capture(10, 10, 0)
 FULL = Capture(16 * 1024, 16 * 1024, 0)

@@ -31,7 +31,6 @@ _PIECE: Final = 4 * 1024 * 1024
 @lease_option
 @click.option("--turn", type=click.IntRange(min=0), help="The turn of the trajectory.")
 @click.option("--call-id", metavar="ID", help="The call's id within its turn.")
-@click.option("--deadline-ms", type=click.IntRange(min=1), help="For waiting and running together.")
 @capability_option
 @socket_option
 def call(
@@ -40,7 +39,6 @@ def call(
     lease: str,
     turn: int | None,
     call_id: str | None,
-    deadline_ms: int | None,
     capability: str | None,
     socket: str | None,
 ) -> int:
@@ -62,7 +60,6 @@ def call(
                 "lease": lease,
                 "turn": turn,
                 "call_id": given_id,
-                "deadline_ms": deadline_ms,
             },
         )
         result = interruptible(
@@ -71,7 +68,6 @@ def call(
                 request.arguments,
                 turn=turn,
                 call_id=given_id,
-                deadline_ms=deadline_ms,
             ),
             lambda: _end(held, given_id, turn),
         )
@@ -112,7 +108,7 @@ def get(
             sys.stdout.buffer.write(data)
             offset += len(data)
             left = None if left is None else left - len(data)
-            if len(data) < wanted:
+            if not data:  # a short piece is no end: it ends where something was not kept
                 break
         sys.stdout.buffer.flush()
     return 0

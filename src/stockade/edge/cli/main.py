@@ -24,10 +24,10 @@ from stockade.edge.cli.options import Composition
 from stockade.edge.cli.output import explain, say
 from stockade.edge.cli.run import run
 from stockade.edge.client.results import StockadeError
-from stockade.edge.refusal import error_of
 from stockade.edge.server.config import ConfigError
 from stockade.edge.server.listening import ListenError
 from stockade.terms.fault import Failure
+from stockade.terms.result import error_of
 
 _BROKEN_PIPE: Final = 1  # what click ends with when it meets one
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import click
 
+from stockade.edge.bodies import check
 from stockade.edge.cli.exits import RUN_FAULT, run_exit
 from stockade.edge.cli.interrupt import interruptible
 from stockade.edge.cli.options import Composition, capability_option, json_option
@@ -73,13 +74,16 @@ def run(
         raise click.UsageError("give --apply or --patch, not both.")
     if apply and workspace is None:
         raise click.UsageError("--apply needs --workspace.")
-    request = LeaseCreate(
-        tenant=_TENANT,
-        trajectory=f"run-{secrets.token_hex(8)}",
-        source=None if workspace is None else os.path.abspath(workspace),
-        image=image,
-        grant=grant,
-        connect=list(connect),
+    request = check(
+        LeaseCreate,
+        {
+            "tenant": _TENANT,
+            "trajectory": f"run-{secrets.token_hex(8)}",
+            "source": None if workspace is None else os.path.abspath(workspace),
+            "image": image,
+            "grant": grant,
+            "connect": list(connect),
+        },
     )
     with _connect(composition, socket) as stockade:
         made, lease = stockade.create_lease(request, capability)

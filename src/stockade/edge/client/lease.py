@@ -139,7 +139,6 @@ class Lease:
         *,
         turn: int | None = None,
         call_id: str | None = None,
-        deadline_ms: int | None = None,
     ) -> Result:
         """Any tool by its name. Arguments that are None are left out. Raises pydantic's
         ValidationError, a ValueError, for ids that no call can have."""
@@ -152,7 +151,6 @@ class Lease:
             lease=self.id,
             turn=turn,
             call_id=call_id,
-            deadline_ms=deadline_ms,
         )
         limit = given.get("timeout_ms")
         limit_ms = limit if isinstance(limit, int) and limit > 0 else _MAX_LIMIT_MS

@@ -18,12 +18,12 @@ from stockade.edge.client.connection import Message, NotSent, ReplyLost
 from stockade.edge.client.results import Result, StockadeError
 from stockade.edge.client.transport import Reply, Sink, Transport
 from stockade.edge.exchange import TOKEN_HEADER, FrameReader, FrameType
-from stockade.edge.refusal import NO_CALL, error_of, refusal
+from stockade.edge.refusal import NO_CALL, refusal
 from stockade.edge.wire import ErrorReply
 from stockade.terms.base import Model
 from stockade.terms.fault import Code, Fault
 from stockade.terms.ids import CallRef
-from stockade.terms.result import Error
+from stockade.terms.result import Error, error_of
 
 M = TypeVar("M", bound=Model)
 

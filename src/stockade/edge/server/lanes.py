@@ -1,7 +1,8 @@
 """Threads for blocking work, in lanes that can't starve each other.
 
 Looking, cancelling and releasing (`control`) have threads of their own, so that they answer while
-every call thread sleeps; so has copying (`bulk`). What waits in a lane is bounded.
+every call thread sleeps; so has copying (`bulk`), and so has what goes as slowly as a client reads
+or writes (`transfer`). What waits in a lane is bounded.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from stockade.terms.fault import Code, failure
 T = TypeVar("T")
 
 BULK_THREADS: Final = 8
+TRANSFER_THREADS: Final = 16
 CONTROL_THREADS: Final = 8
 _OTHER_QUEUE: Final = 256
 
@@ -25,7 +27,12 @@ class Lanes:
     """Used from one event loop."""
 
     def __init__(self, calls: int, queue: int) -> None:
-        threads = {Lane.CALL: calls, Lane.BULK: BULK_THREADS, Lane.CONTROL: CONTROL_THREADS}
+        threads = {
+            Lane.CALL: calls,
+            Lane.BULK: BULK_THREADS,
+            Lane.TRANSFER: TRANSFER_THREADS,
+            Lane.CONTROL: CONTROL_THREADS,
+        }
         self._pools: Mapping[Lane, ThreadPoolExecutor] = {
             lane: ThreadPoolExecutor(count, f"stockade-{lane.value}")
             for lane, count in threads.items()

@@ -12,6 +12,7 @@ killing its groups; the runtime's own state is a directory of ours, removed with
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -169,7 +170,10 @@ class OciEngine:
         )
 
     def release(self, lease_id: str) -> None:
-        left = LeaseGroups(self._setup.hierarchies, self._setup.instance, lease_id).remove()
+        groups = LeaseGroups(self._setup.hierarchies, self._setup.instance, lease_id)
+        # Empty already, unless a sandbox could not be closed in time: then a repetition ends it.
+        cgroup.kill(groups.unified, START_TIMEOUT_S)
+        left = groups.remove()
         if left:
             raise failure(
                 Code.WORKSPACE_UNAVAILABLE, f"cgroups of the lease are still in use: {left[0]}"
@@ -216,7 +220,7 @@ class OciEngine:
         network = netns.create()
         opened = [network]
         try:
-            null = _keep(opened, os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC))
+            nothing = _keep(opened, _nothing())
             log = _keep(
                 opened, os.open(directory / "log", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             )
@@ -254,7 +258,7 @@ class OciEngine:
                 name,
             ]
             script = staging.script(
-                plan, place, image, [str(null), str(log), str(listener), *runtime]
+                plan, place, image, [str(nothing), str(log), str(listener), *runtime]
             )
             self._run_launcher(script, opened, log)
         finally:
@@ -338,6 +342,16 @@ def _cover(hierarchies: Hierarchies) -> tuple[tuple[str, str], ...]:
         or (entry.is_dir() and not entry.is_symlink() and not entry.is_mount())
     ]
     return tuple(covered)
+
+
+def _nothing() -> int:
+    """Standard input and output of the runtime: an empty file that can't be written. Not /dev/null,
+    because crun gives its standard streams to the sandbox's user (fchown(2)): the host's device
+    would belong to root inside, who could then change its mode for everybody."""
+    fd = os.memfd_create("stockade-nothing", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
 
 
 def _listen(directory: Path) -> int:

@@ -20,8 +20,10 @@ Json: TypeAlias = JsonValue
 RANGE: Final = 65536
 ROOTFS: Final = "rootfs"
 CONTROL_FD: Final = 3
-# 64 device nodes and links need no more; without a bound /dev is a place to fill memory from.
+# 64 device nodes and links need no more; without bounds /dev is a place to fill memory from, and
+# a million empty files there leave so little of it that even their removal is killed.
 _DEV_BYTES: Final = 65536
+_DEV_INODES: Final = 256
 
 
 def id_map(uid_base: int, owner: int) -> list[tuple[int, int, int]]:
@@ -85,7 +87,14 @@ def config(
             "destination": "/dev",
             "type": "tmpfs",
             "source": "tmpfs",
-            "options": ["nosuid", "noexec", "strictatime", "mode=755", f"size={_DEV_BYTES}"],
+            "options": [
+                "nosuid",
+                "noexec",
+                "strictatime",
+                "mode=755",
+                f"size={_DEV_BYTES}",
+                f"nr_inodes={_DEV_INODES}",
+            ],
         },
         {
             "destination": "/dev/pts",

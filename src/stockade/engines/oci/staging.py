@@ -107,7 +107,7 @@ def script(
     plan: SandboxPlan, place: Place, image: SystemImage | None, become: Sequence[str]
 ) -> bytes:
     """The whole staging of one sandbox. `become` are the launcher's last arguments: descriptor
-    numbers of /dev/null, log and listening socket, then the runtime's argument vector."""
+    numbers of an empty file, log and listening socket, then the runtime's argument vector."""
     out = Script()
     for group in place.groups:
         out.add("enter", str(group))
