@@ -14,7 +14,6 @@ import re
 import secrets
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +25,6 @@ from typing import Final
 from stockade.decide.seccomp import compile_seccomp
 from stockade.decide.tokens import KeyRing, Verifier
 from stockade.edge.api import Api
-from stockade.edge.cli import main as cli
-from stockade.edge.client.sdk import Stockade
 from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role
 from stockade.edge.flow_service import FlowService, Parts
@@ -268,30 +265,21 @@ def _release_all(leases: Leases) -> None:
         leases.release(None, record.id)
 
 
-class Native:
-    """What the command line is composed of: `edge.cli.options.Composition`."""
-
-    def serve(self, config: Config) -> None:
-        logs.configure()
-        known = peers(config, os.getuid())
-        runtime = open_runtime(Path(config.state_dir), defaults=config.defaults)
-        try:
-            limits = config.limits
-            server = HttpServer(runtime.api, known, calls=limits.calls, queue=limits.queue)
-            http.serve(
-                server,
-                config.socket,
-                config.socket_mode,
-                float(limits.shutdown_grace_s),
-                ready=lambda: LOG.info("listening on %s", config.socket),
-                overdue=lambda: runtime.running.drain(0),
-            )
-        finally:
-            runtime.close(grace_s=0)
-
-    def local(self) -> Stockade:
-        return Stockade(open_local())
-
-
-def main() -> None:
-    sys.exit(cli.main(Native()))
+def serve(config: Config) -> None:
+    """Be the daemon until a signal ends it. Raises Failure, ConfigError, ListenError."""
+    logs.configure()
+    known = peers(config, os.getuid())
+    runtime = open_runtime(Path(config.state_dir), defaults=config.defaults)
+    try:
+        limits = config.limits
+        server = HttpServer(runtime.api, known, calls=limits.calls, queue=limits.queue)
+        http.serve(
+            server,
+            config.socket,
+            config.socket_mode,
+            float(limits.shutdown_grace_s),
+            ready=lambda: LOG.info("listening on %s", config.socket),
+            overdue=lambda: runtime.running.drain(0),
+        )
+    finally:
+        runtime.close(grace_s=0)

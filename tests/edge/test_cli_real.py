@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from stockade.daemon import Native
+from stockade.command import Native
 from stockade.edge.cli.main import main
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.sdk import Stockade

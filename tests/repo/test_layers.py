@@ -30,6 +30,7 @@ LEVELS: Final = {
     "testing": 6.5,
     "daemon": 7,
     "local": 8,
+    "command": 9,
 }
 # The package's own __init__ hands names out lazily. Nothing inside may take one from it, but for
 # the version, which has no other home.

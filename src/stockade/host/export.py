@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from stockade.host.changes import DELETED, Difference, Node
-from stockade.host.gitpatch import is_git_internal
+from stockade.host.gitpatch import is_git_internal, stays_inside
 from stockade.host.leftout import LeftOut
 from stockade.host.openat2 import open_below
 
@@ -108,7 +108,7 @@ class Export:
     def _link(self, parent_fd: int, name: bytes, item: Difference) -> bool:
         assert item.after is not None
         target = item.after.link()
-        if not _stays_inside(item.path, target):
+        if not stays_inside(item.path, target):
             self._left_out.add(item.path, "a link that leads out of the target")
             return False
         owner = self._owner(parent_fd, name)
@@ -157,16 +157,3 @@ class Export:
         """A name for a file on its way; made with O_EXCL, so a taken one is an error, not a loss."""
         self._temporary += 1
         return b".stockade-%d-%d" % (os.getpid(), self._temporary)
-
-
-def _stays_inside(path: bytes, target: bytes) -> bool:
-    """Whether a link at `path` leads below the root. A ".." is accepted only at the front, where
-    the directories above the link are known to be no links themselves; later on it could climb
-    out of a directory that another link leads to."""
-    if target.startswith(b"/"):
-        return False
-    parts = [part for part in target.split(b"/") if part not in (b"", b".")]
-    climbs = 0
-    while climbs < len(parts) and parts[climbs] == b"..":
-        climbs += 1
-    return climbs <= path.count(b"/") and b".." not in parts[climbs:]

@@ -7,7 +7,8 @@ Git knows regular files, executable files and symlinks; directories, other permi
 above `FILE_BYTES` are not in it. Two files are in memory at a time.
 
 Names below a `.git` directory are left out: git refuses a whole patch that has one, and what git
-runs by itself lives there (hooks, config).
+runs by itself lives there (hooks, config). So are links that lead out of the tree: what is applied
+on the host is followed there by other programs (CVE-2026-39861).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ TEXT_BYTES: Final = 1024 * 1024
 _CONTEXT: Final = 3
 _BINARY_PREFIX: Final = 8000
 _LITERAL_LINE: Final = 52
+_LINK: Final = b"120000"  # git's mode of a symlink
 _NO_OBJECT: Final = b"0" * 40
 _ESCAPES: Final = {
     byte: b"\\" + char.encode()
@@ -51,6 +53,19 @@ def is_git_internal(path: bytes) -> bool:
     return any(_GIT_NAME.fullmatch(part) for part in re.split(rb"[/\\]", path))
 
 
+def stays_inside(path: bytes, target: bytes) -> bool:
+    """Whether a link at `path` leads below the root. A ".." is accepted only at the front, where
+    the directories above the link are known to be no links themselves; later on it could climb
+    out of a directory that another link leads to."""
+    if target.startswith(b"/"):
+        return False
+    parts = [part for part in target.split(b"/") if part not in (b"", b".")]
+    climbs = 0
+    while climbs < len(parts) and parts[climbs] == b"..":
+        climbs += 1
+    return climbs <= path.count(b"/") and b".." not in parts[climbs:]
+
+
 def write_patch(differences: Iterable[Difference], out: BinaryIO, left_out: LeftOut) -> int:
     """Write the patch; gives its size in bytes. Raises OSError."""
     total = 0
@@ -67,6 +82,9 @@ def write_patch(differences: Iterable[Difference], out: BinaryIO, left_out: Left
             continue
         except FileNotFoundError:
             continue  # it vanished since it was found
+        if after is not None and after[0] == _LINK and not stays_inside(item.path, after[1]):
+            left_out.add(item.path, "a link that leads out of the tree")
+            continue
         if item.kind == TYPE_CHANGED:
             pieces = [_entry(item.path, before, None), _entry(item.path, None, after)]
         else:
@@ -82,7 +100,7 @@ def _side(node: Node | None) -> _Side | None:
     if node is None:
         return None
     if stat.S_ISLNK(node.info.st_mode):
-        return b"120000", node.link()
+        return _LINK, node.link()
     fd = node.open()
     with os.fdopen(fd, "rb", buffering=0) as file:
         content = bytearray()

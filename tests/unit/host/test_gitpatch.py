@@ -186,6 +186,22 @@ def test_what_git_would_refuse_or_run_is_left_out_and_named(tmp_path: Path) -> N
     assert read(tmp_path / "applied") == {b"ok": ("file", b"x\n")}
 
 
+def test_links_that_lead_out_are_left_out_and_named(tmp_path: Path) -> None:
+    build(tmp_path / "old", {b"was": ("link", b"ok"), b"ok": ("file", b"x\n")})
+    links = {b"was": b"/etc/passwd", b"up": b"../x", b"d/in": b"../ok", b"d/e": b"../../x"}
+    new: Tree = {name: ("link", target) for name, target in links.items()}
+    build(tmp_path / "new", {**new, b"ok": ("file", b"x\n")})
+    patch, left_out = patch_of(tmp_path / "old", tmp_path / "new")
+    reason = "a link that leads out of the tree"
+    assert left_out == (f"d/e: {reason}", f"up: {reason}", f"was: {reason}")
+    git_apply(tmp_path / "old", patch)
+    assert read(tmp_path / "old") == {
+        b"was": ("link", b"ok"),
+        b"ok": ("file", b"x\n"),
+        b"d/in": ("link", b"../ok"),
+    }
+
+
 @pytest.mark.parametrize("name", [b".gitignore", b".github/x", b"git", b"a.git/x", b"x.git"])
 def test_names_that_only_look_like_git(name: bytes) -> None:
     assert not is_git_internal(name)
