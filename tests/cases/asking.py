@@ -17,6 +17,9 @@ from stockade.edge.client.results import Result
 from stockade.terms.grant import Profile
 from tests.cases.real import LOADED_S, PROGRAM, Daemon
 
+# Counts the processes inside: all but pid 1 and the prepared ones, whose number varies.
+COUNT_INSIDE = "grep -L '^guest' /proc/[0-9]*/comm 2>/dev/null | wc -l"
+
 
 class _Connection(http.client.HTTPConnection):
     def __init__(self, path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result, StockadeError
 from stockade.terms.result import EditData, ViewData
+from tests import daemons
 from tests.cases.asking import error_code, narrower_lease, out
 from tests.cases.conftest import LeaseFactory
 from tests.cases.real import Daemon, wait_until
@@ -448,3 +450,39 @@ def test_b47_a_program_that_keeps_a_file_open_for_writing_is_a_conflict(lease: L
     assert out(lease.bash("cat open; echo > gate; while [ ! -e closed ]; do :; done")) == "text\n"
     edited(lease.file_edit("open", "text", "other"))
     assert out(lease.bash("cat open")) == "other\nlate\n"
+
+
+def test_b47_a_daemon_killed_in_mid_edit_leaves_whole_files() -> None:
+    """Killed while four files are edited back and forth, each large enough to be cut."""
+    size = 4 * MIB
+    whole = {f"{letter * 8}\n".encode() for letter in "ab"}
+    with daemons.daemon() as other, other.connect() as stockade:
+        lease = stockade.lease(trajectory="killed")
+        lease.bash(f"for n in 1 2 3 4; do yes {'a' * 8} | head -c {size} > f$n; done").check()
+        landed = threading.Event()
+
+        def edit(name: str) -> None:
+            for old, new in (("a", "b"), ("b", "a")) * 1000:
+                if lease.file_edit(name, old, new, allow_multiple=True).error is not None:
+                    return
+                landed.set()
+
+        with ThreadPoolExecutor(4) as pool:
+            editing = [pool.submit(edit, f"f{number}") for number in range(1, 5)]
+            assert landed.wait(60)
+            other.kill()
+            for done in editing:
+                done.result()
+        other.start()
+        lease = stockade.attach(lease.id, lease.token)
+        names = out(lease.bash("ls -A | grep -v '^.git$'")).split()
+        assert [name for name in names if not name.startswith(".stockade-edit-")] == [
+            "f1", "f2", "f3", "f4",
+        ]  # fmt: skip
+        # A name on its way is there for a few system calls; the kill can fall between them.
+        assert len(names) <= 5
+        for number in range(1, 5):
+            assert int(out(lease.bash(f"stat -c %s f{number}"))) == size
+            lines = out(lease.bash(f"head -c {size - size % 9} f{number} | sort -u"))
+            assert lines.encode() in whole
+        lease.release().check()

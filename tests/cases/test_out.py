@@ -17,8 +17,9 @@ import pytest
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
 from stockade.edge.client.sdk import Stockade
+from stockade.terms.grant import Profile
 from stockade.terms.result import Stream
-from tests.cases.asking import code, error_code, out, texts
+from tests.cases.asking import code, error_code, narrower_lease, out, texts
 from tests.cases.conftest import LeaseFactory
 from tests.cases.real import LOADED_S, Daemon, wait_until
 
@@ -128,14 +129,13 @@ def answering(daemon: Daemon, other: Lease) -> Iterator[list[float]]:
 @pytest.mark.parametrize("stream", [1, 2])
 def test_b15_the_daemons_memory_does_not_grow_with_the_output(
     daemon: Daemon,
-    lease: Lease,
     fresh_lease: LeaseFactory,
     command: str,
     timeout_ms: int,
     total: int | None,
     stream: int,
 ) -> None:
-    other = fresh_lease()
+    lease, other = fresh_lease(), fresh_lease()
     # Both leases have their sandboxes, and the daemon's threads their buffers.
     warm = lease.bash(f"(head -c 200M /dev/zero) >&{stream}")
     assert code(warm) == 0
@@ -178,6 +178,21 @@ def test_b15_run_holds_a_program_back_instead_of_its_output(daemon: Daemon, leas
     result = lease.run(["head", "-c", "512M", "/dev/zero"], stdout=count)
     assert counted == stdout(result).total_bytes == 512 * MIB
     assert daemon.memory("VmHWM") - before < 4 * MIB
+
+
+def test_b15_what_a_leases_artifacts_hold_is_bounded_together(fresh_lease: LeaseFactory) -> None:
+    """1 GiB: sixteen of the largest. The calls go on, and say that nothing more was kept."""
+    lease = fresh_lease()
+    fill = "head -c 70M /dev/zero | tee /dev/stderr"
+    for _ in range(8):
+        assert all(kept.artifact_id for kept in both(lease.bash(fill).check()))
+    result = lease.bash("head -c 70M /dev/zero").check()
+    kept = stdout(result)
+    assert kept.total_bytes == 70 * MIB
+    assert kept.truncated
+    assert kept.artifact_id is None
+    assert "artifact" not in kept.text
+    assert [(one.bytes, one.complete) for one in result.artifacts] == [(0, False)]
 
 
 # B16: characters on a border.
@@ -302,6 +317,15 @@ def test_b21_there_is_no_terminal(lease: Lease) -> None:
     text = out(lease.bash(asked))
     assert text.startswith("dumb\nno 0\nno 1\nno 2\n")
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("profile", [Profile.AGENT, Profile.STRICT])
+def test_b21_the_streams_can_be_opened_by_their_names(
+    daemon: Daemon, fresh_lease: LeaseFactory, profile: Profile
+) -> None:
+    lease = narrower_lease(daemon, fresh_lease, profile=profile)
+    script = "echo one > /dev/stdout; echo two > /dev/stderr; echo three | tee /dev/stderr"
+    assert texts(lease.bash(script)) == ("one\nthree\n", "two\nthree\n")
 
 
 # B14: silence.

@@ -10,7 +10,17 @@ import pytest
 
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
-from tests.cases.asking import code, error_code, narrower_lease, out, post, send, texts, warned
+from tests.cases.asking import (
+    COUNT_INSIDE,
+    code,
+    error_code,
+    narrower_lease,
+    out,
+    post,
+    send,
+    texts,
+    warned,
+)
 from tests.cases.conftest import LeaseFactory
 from tests.cases.real import LOADED_S, Daemon, wait_until
 
@@ -87,8 +97,7 @@ def test_b02_a_timeout_ends_the_whole_tree_inside(
     daemon: Daemon, fresh_lease: LeaseFactory
 ) -> None:
     lease = fresh_lease()
-    count = "ls -d /proc/[0-9]* | wc -l"
-    before = out(lease.bash(count))
+    before = out(lease.bash(COUNT_INSIDE))
     tree = (
         "loop() { while :; do date >> t; sleep 0.05; done; }; "
         'setsid bash -c "$(declare -f loop); loop" & (loop &) ; loop & kill -STOP $!; loop'
@@ -101,7 +110,7 @@ def test_b02_a_timeout_ends_the_whole_tree_inside(
     lines = out(lease.bash("wc -l < t"))
     assert int(lines) > 3
     assert out(lease.bash("sleep 0.5; wc -l < t")) == lines
-    assert wait_until(lambda: out(lease.bash(count)) == before)
+    assert wait_until(lambda: out(lease.bash(COUNT_INSIDE)) == before)
 
 
 # B05: cancelling frees everything; a closed socket cancels nothing.

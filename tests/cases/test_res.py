@@ -17,7 +17,7 @@ import pytest
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
 from stockade.terms.grant import Profile
-from tests.cases.asking import code, error_code, narrower_lease, out, texts, warned
+from tests.cases.asking import COUNT_INSIDE, code, error_code, narrower_lease, out, texts, warned
 from tests.cases.conftest import LeaseFactory
 from tests.cases.real import LOADED_S, Daemon, wait_until
 
@@ -32,8 +32,7 @@ EAT = 'python3 -c "a=bytearray(10**9)"'
 
 def test_b28_no_zombies_and_no_groups_pile_up(daemon: Daemon, fresh_lease: LeaseFactory) -> None:
     lease = fresh_lease()
-    pids = "cat /proc/[0-9]*/stat | wc -l"
-    before = out(lease.bash(pids))
+    before = out(lease.bash(COUNT_INSIDE))
     groups = daemon.lease_group(lease.id)
 
     def count() -> int:
@@ -44,7 +43,7 @@ def test_b28_no_zombies_and_no_groups_pile_up(daemon: Daemon, fresh_lease: Lease
         list(pool.map(lambda _: lease.bash("(sleep 0.1 &) ; true").check(), range(500)))
     zombies = "grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l"
     assert wait_until(lambda: out(lease.bash(zombies)) == "0\n")
-    assert wait_until(lambda: out(lease.bash(pids)) == before)
+    assert wait_until(lambda: out(lease.bash(COUNT_INSIDE)) == before)
     assert wait_until(lambda: not daemon.commands(lease.id))
     assert wait_until(lambda: out(lease.bash(":")) == "" and count() <= few + 2), count()
 

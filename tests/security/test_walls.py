@@ -325,3 +325,34 @@ def test_denied_path_holds_while_absent_and_against_renames(agent: Inside) -> No
     work = "cd /workspace && git init -q && git config user.email a@b && git config user.name n"
     assert agent.run(f"{work} && echo 1 > f && git add f && git commit -qm x").value == 0
     assert "x" in agent.says("cd /workspace && git log --oneline")
+
+
+def test_denied_path_below_a_file_holds_that_file(oci_world: OciWorld) -> None:
+    """`.git` of a worktree or submodule is a file."""
+    tree = oci_world.lease()
+    fd = os.open("workspace/.git", os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=tree.root_fd)
+    os.write(fd, b"gitdir: ../elsewhere\n")
+    os.fchown(fd, tree.uid_base, tree.uid_base)
+    os.close(fd)
+    made = enter(oci_world, grant_for(oci_world, Profile.AGENT), tree)
+    try:
+        assert made.says("cat .git") == "gitdir: ../elsewhere"
+        assert made.run("echo x >> .git").value != 0
+        assert made.run("rm -f .git && mkdir -p .git/hooks").value != 0
+        assert made.run("mv .git g").value != 0
+        assert made.run("echo x > ordinary").value == 0
+    finally:
+        made.sandbox.close()
+        oci_world.engine.release(tree.lease_id)
+
+
+def test_granted_names_that_are_not_text_are_mounted(oci_world: OciWorld) -> None:
+    odd = r"/workspace/a\xff"
+    grant = grant_for(oci_world, Profile.AGENT, read=(odd,), write=(odd,))
+    made = enter(oci_world, grant)
+    try:
+        assert made.run("cd /workspace && echo x > $'a\\xff/f' && cat $'a\\xff/f'").value == 0
+        assert os.listdir(b"/proc/self/fd/%d/workspace" % made.tree.root_fd) == [b"a\xff"]
+    finally:
+        made.sandbox.close()
+        oci_world.engine.release(made.tree.lease_id)

@@ -179,10 +179,6 @@ class Pipeline:
             workspace.files.look(operation.searches, path_scope(permit))
         assert progress.plan is not None
         assert progress.digest is not None
-        sandbox = self._sandboxes.get(
-            workspace.tree, progress.plan, progress.digest, permit.grant.per_lease.sandboxes
-        )
-        self._fault_point("sandbox")
         context = ExecContext(
             lease_id=record.id,
             cancel=cancel,
@@ -190,8 +186,13 @@ class Pipeline:
             tee=request.tee,
             stdin=request.stdin,
         )
-        progress.effect_began = True
-        return sandbox.execute(operation, context)
+        at_most = permit.grant.per_lease.sandboxes
+        with self._sandboxes.use(
+            workspace.tree, progress.plan, progress.digest, at_most
+        ) as sandbox:
+            self._fault_point("sandbox")
+            progress.effect_began = True
+            return sandbox.execute(operation, context)
 
     def _limits(self, record: LeaseRecord, permit: Permit) -> CallLimits:
         env: tuple[tuple[str, str], ...] = ()

@@ -2,16 +2,28 @@
 
 A call under a narrower capability has another plan, hence another digest, hence a sandbox of its
 own over the same workspace. A sandbox that died is replaced; two calls that need the same new one
-wait for a single creation.
+wait for a single creation. When a lease has as many as it may, the one that has been idle for
+longest is ended for the new one, with whatever finished commands left running in it.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from stockade.terms.fault import Code, failure
 from stockade.terms.plan import SandboxPlan
 from stockade.terms.ports import Engine, LeaseTree, Sandbox
+
+
+@dataclass(slots=True)
+class _Held:
+    sandbox: Sandbox
+    users: int
+    used: int
 
 
 class Sandboxes:
@@ -21,37 +33,21 @@ class Sandboxes:
         self._engine = engine
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
-        self._of_lease: dict[str, dict[str, Sandbox]] = {}
+        self._of_lease: dict[str, dict[str, _Held]] = {}
+        self._uses = itertools.count()
 
-    def get(self, tree: LeaseTree, plan: SandboxPlan, digest: str, at_most: int) -> Sandbox:
-        """Raises Failure(sandbox_unavailable, unenforceable, engine_unavailable, busy)."""
-        with self._lock:
-            found = self._of_lease.get(tree.lease_id, {}).get(digest)
-            lock = self._locks.setdefault(tree.lease_id, threading.Lock())
-        if found is not None and found.alive():
-            return found
-        with lock:
+    @contextmanager
+    def use(
+        self, tree: LeaseTree, plan: SandboxPlan, digest: str, at_most: int
+    ) -> Iterator[Sandbox]:
+        """The sandbox for as long as the block runs. Raises Failure(sandbox_unavailable,
+        unenforceable, engine_unavailable, disk_full, busy)."""
+        held = self._living(tree.lease_id, digest) or self._make(tree, plan, digest, at_most)
+        try:
+            yield held.sandbox
+        finally:
             with self._lock:
-                mine = self._of_lease.setdefault(tree.lease_id, {})
-                found = mine.get(digest)
-            if found is not None:
-                if found.alive():
-                    return found
-                found.close()
-                with self._lock:
-                    mine.pop(digest, None)
-            if len(mine) >= at_most:
-                raise failure(
-                    Code.BUSY,
-                    f"the lease has {len(mine)} sandboxes; its limit is {at_most}",
-                    rule="per_lease.sandboxes",
-                    retry_after_ms=1000,
-                )
-            self._engine.check(plan)
-            made = self._engine.create(tree, plan, digest)
-            with self._lock:
-                mine[digest] = made
-            return made
+                held.users -= 1
 
     def close_lease(self, lease_id: str) -> None:
         """End all sandboxes of a lease and remove what they shared. No call is running in it."""
@@ -60,14 +56,58 @@ class Sandboxes:
         with lock:
             with self._lock:
                 mine = self._of_lease.pop(lease_id, {})
-            for sandbox in mine.values():
-                sandbox.close()
-            self._engine.release(lease_id)
+            with ExitStack() as closing:  # each, whatever happens to the others
+                closing.callback(self._engine.release, lease_id)
+                for held in mine.values():
+                    closing.callback(held.sandbox.close)
         with self._lock:
             self._locks.pop(lease_id, None)
 
     def close(self) -> None:
         with self._lock:
             leases = list(self._of_lease)
-        for lease_id in leases:
-            self.close_lease(lease_id)
+        with ExitStack() as closing:
+            for lease_id in leases:
+                closing.callback(self.close_lease, lease_id)
+
+    def _living(self, lease_id: str, digest: str) -> _Held | None:
+        with self._lock:
+            held = self._of_lease.get(lease_id, {}).get(digest)
+            if held is None or not held.sandbox.alive():
+                return None
+            held.users += 1
+            held.used = next(self._uses)
+            return held
+
+    def _make(self, tree: LeaseTree, plan: SandboxPlan, digest: str, at_most: int) -> _Held:
+        with self._lock:
+            lock = self._locks.setdefault(tree.lease_id, threading.Lock())
+        with lock:
+            found = self._living(tree.lease_id, digest)
+            if found is not None:
+                return found
+            self._engine.check(plan)
+            self._make_room(tree.lease_id, digest, at_most)
+            held = _Held(self._engine.create(tree, plan, digest), 1, next(self._uses))
+            with self._lock:
+                self._of_lease.setdefault(tree.lease_id, {})[digest] = held
+            return held
+
+    def _make_room(self, lease_id: str, digest: str, at_most: int) -> None:
+        """End the dead one of this digest, and idle ones while there are too many."""
+        with self._lock:
+            mine = self._of_lease.get(lease_id, {})
+            ending = [held for held in (mine.pop(digest, None),) if held is not None]
+            idle = sorted((h.used, name) for name, h in mine.items() if h.users == 0)
+            for _, name in idle[: max(0, len(mine) + 1 - at_most)]:
+                ending.append(mine.pop(name))
+            active = len(mine)
+        for held in ending:
+            held.sandbox.close()
+        if active >= at_most:
+            raise failure(
+                Code.BUSY,
+                f"calls are running in {active} sandboxes of the lease; its limit is {at_most}",
+                rule="per_lease.sandboxes",
+                retry_after_ms=1000,
+            )

@@ -52,7 +52,9 @@ class Export:
         done = 0
         for item in differences:
             if is_git_internal(item.path):
-                self._left_out.add(item.path, "in a .git directory")
+                # A directory alone is nothing lost; a denied .git/hooks is made for every sandbox.
+                if not item.directory:
+                    self._left_out.add(item.path, "in a .git directory")
                 continue
             try:
                 done += self._one(item) and not item.directory

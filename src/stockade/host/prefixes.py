@@ -7,38 +7,49 @@ descriptor and refuses symlinks: a link that an earlier call left can't choose w
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
 from stockade.terms.fault import Code, failure
+from stockade.terms.pathname import to_bytes, to_text
 
 
-def ensure(root_fd: int, path: str, owner: int, *, file_allowed: bool = False) -> None:
+def ensure(root_fd: int, path: str, owner: int, *, denied: bool = False) -> str:
     """Make the directory `path` (absolute, below the lease root) where it is missing, owned by host
-    id `owner`, mode 0755. `file_allowed` accepts an existing regular file as the last component.
-    Raises Failure(unenforceable) when a component is a symlink or no directory."""
-    parts = [part for part in path.encode("utf-8", "surrogateescape").split(b"/") if part]
+    id `owner`, mode 0755, and give the path to mount.
+
+    For a `denied` path an existing regular file will do, also as one of its parents (`.git` of a
+    worktree is a file): while that file is held read-only nothing can come below it, so its own
+    path is given. Raises Failure(unenforceable) when a component is a symlink or no directory,
+    Failure(disk_full).
+    """
+    parts = [part for part in to_bytes(path).split(b"/") if part]
     current = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root_fd)
     try:
         for index, part in enumerate(parts):
-            last = index == len(parts) - 1
             found = _open(current, part, owner)
             os.close(current)
             current = found
             mode = os.fstat(found).st_mode
-            if not stat.S_ISDIR(mode) and not (last and file_allowed and stat.S_ISREG(mode)):
+            if denied and stat.S_ISREG(mode):
+                return to_text(b"/" + b"/".join(parts[: index + 1]))
+            if not stat.S_ISDIR(mode):
                 kind = "a symlink" if stat.S_ISLNK(mode) else "not a directory"
                 raise failure(
                     Code.UNENFORCEABLE,
-                    f"{path} can't be mounted: {part.decode(errors='replace')} in it is {kind}",
+                    f"{path} can't be mounted: {to_text(part)} in it is {kind}",
                     rule="scope",
                 )
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise failure(Code.DISK_FULL, "the lease's disk is full; nothing ran") from error
         raise failure(
             Code.UNENFORCEABLE, f"{path} can't be mounted: {error.strerror}", rule="scope"
         ) from error
     finally:
         os.close(current)
+    return path
 
 
 def _open(directory: int, name: bytes, owner: int) -> int:

@@ -25,7 +25,9 @@ _DECODER: Final = codecs.getincrementaldecoder("utf-8")
 def stream(captured: Captured) -> Stream:
     """The text of one stream. Total: every byte sequence has a text."""
     head, tail = captured.head, captured.tail
-    artifact_id = captured.artifact.id if captured.artifact is not None else None
+    kept = captured.artifact
+    # One that holds nothing (a full disk, or the lease has all it may have) can't be read.
+    artifact_id = kept.id if kept is not None and kept.bytes else None
     if captured.total_bytes <= len(head) + len(tail):
         text, lossy = decode(head + tail)
         return Stream(

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from stockade.decide.compile import compile_plan, plan_digest
-from stockade.terms.fault import Code
+from stockade.terms.fault import Code, failure
 from stockade.terms.grant import Tier
 from stockade.terms.plan import Kind, SandboxPlan
-from stockade.terms.ports import LeaseTree
+from stockade.terms.ports import LeaseTree, Sandbox
+from stockade.testing.faults import Faults, raising
 from stockade.testing.house import House, code_of, open_house
 
 
@@ -33,40 +34,70 @@ def plan_of(house: House, kind: Kind = Kind.COMMAND) -> tuple[SandboxPlan, str]:
     return plan, plan_digest(plan)
 
 
+def get(house: House, tree: LeaseTree, kind: Kind = Kind.COMMAND, at_most: int = 8) -> Sandbox:
+    with house.sandboxes.use(tree, *plan_of(house, kind), at_most) as sandbox:
+        return sandbox
+
+
 def test_same_digest_is_the_same_sandbox_and_another_is_not(house: House, tree: LeaseTree) -> None:
-    first = house.sandboxes.get(tree, *plan_of(house), 8)
-    assert house.sandboxes.get(tree, *plan_of(house), 8) is first
-    assert house.sandboxes.get(tree, *plan_of(house, Kind.SEARCH), 8) is not first
+    first = get(house, tree)
+    assert get(house, tree) is first
+    assert get(house, tree, Kind.SEARCH) is not first
 
 
 def test_concurrent_calls_share_one_creation(house: House, tree: LeaseTree) -> None:
     with ThreadPoolExecutor(8) as pool:
-        got = list(pool.map(lambda _: house.sandboxes.get(tree, *plan_of(house), 8), range(16)))
+        got = list(pool.map(lambda _: get(house, tree), range(16)))
     assert len(set(map(id, got))) == 1
     assert len(house.engine.created) == 1
 
 
 def test_dead_sandbox_is_replaced(house: House, tree: LeaseTree) -> None:
-    first = house.sandboxes.get(tree, *plan_of(house), 8)
+    first = get(house, tree)
     first.close()
-    assert house.sandboxes.get(tree, *plan_of(house), 8) is not first
+    assert get(house, tree) is not first
 
 
-def test_limit_of_sandboxes_is_busy(house: House, tree: LeaseTree) -> None:
-    house.sandboxes.get(tree, *plan_of(house), 1)
-    assert code_of(lambda: house.sandboxes.get(tree, *plan_of(house, Kind.SEARCH), 1)) is Code.BUSY
+def test_longest_idle_sandbox_makes_room(house: House, tree: LeaseTree) -> None:
+    first = get(house, tree, at_most=1)
+    second = get(house, tree, Kind.SEARCH, at_most=1)
+    assert not first.alive()
+    assert second.alive()
+
+
+def test_sandbox_in_use_is_never_ended_for_another(house: House, tree: LeaseTree) -> None:
+    with house.sandboxes.use(tree, *plan_of(house), 1) as first:
+        assert code_of(lambda: get(house, tree, Kind.SEARCH, at_most=1)) is Code.BUSY
+        assert first.alive()
+    assert get(house, tree, Kind.SEARCH, at_most=1).alive()
 
 
 def test_plan_that_can_not_be_enforced_makes_nothing(house: House, tree: LeaseTree) -> None:
     plan, digest = plan_of(house)
     plan = plan.model_copy(update={"tier_min": Tier.GVISOR})
-    assert code_of(lambda: house.sandboxes.get(tree, plan, digest, 8)) is Code.UNENFORCEABLE
+
+    def use() -> None:
+        with house.sandboxes.use(tree, plan, digest, 8):
+            raise AssertionError("it was made")
+
+    assert code_of(use) is Code.UNENFORCEABLE
     assert house.engine.created == []
 
 
 def test_close_lease_closes_all_and_starts_afresh(house: House, tree: LeaseTree) -> None:
-    first = house.sandboxes.get(tree, *plan_of(house), 8)
+    first = get(house, tree)
     house.sandboxes.close_lease(tree.lease_id)
     assert not first.alive()
-    assert house.sandboxes.get(tree, *plan_of(house), 8) is not first
+    assert get(house, tree) is not first
     house.sandboxes.close()
+
+
+def test_one_that_does_not_close_keeps_no_other_from_closing(tmp_path: Path) -> None:
+    faults = Faults()
+    house = open_house(str(tmp_path), point=faults.point)
+    tree = house.leases.workspace(house.leases.create(house.request()).record).tree
+    both = [get(house, tree), get(house, tree, Kind.SEARCH)]
+    faults.arm("sandbox.close", raising(failure(Code.SANDBOX_LOST, "still there")))
+    assert code_of(lambda: house.sandboxes.close_lease(tree.lease_id)) is Code.SANDBOX_LOST
+    assert [sandbox.alive() for sandbox in both].count(True) == 1
+    house.close()

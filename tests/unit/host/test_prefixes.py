@@ -37,11 +37,18 @@ def test_symlink_is_refused(root: tuple[int, Path], where: str) -> None:
     assert not Path("/etc/b").exists()
 
 
-def test_file_counts_only_where_it_may(root: tuple[int, Path]) -> None:
+def test_file_stands_for_a_denied_path_at_it_or_below_it(root: tuple[int, Path]) -> None:
     fd, path = root
     (path / "workspace/f").write_text("x")
-    prefixes.ensure(fd, "/workspace/f", 1, file_allowed=True)
-    with pytest.raises(Failure):
-        prefixes.ensure(fd, "/workspace/f", 1)
-    with pytest.raises(Failure):
-        prefixes.ensure(fd, "/workspace/f/g", 1, file_allowed=True)
+    assert prefixes.ensure(fd, "/workspace/f", 1, denied=True) == "/workspace/f"
+    assert prefixes.ensure(fd, "/workspace/f/g", 1, denied=True) == "/workspace/f"
+    assert prefixes.ensure(fd, "/workspace/d/g", 1, denied=True) == "/workspace/d/g"
+    for granted in ("/workspace/f", "/workspace/f/g"):
+        with pytest.raises(Failure):
+            prefixes.ensure(fd, granted, 1)
+
+
+def test_odd_names_are_read_as_they_are_shown(root: tuple[int, Path]) -> None:
+    fd, path = root
+    prefixes.ensure(fd, r"/workspace/a\xff", 1)
+    assert os.listdir(os.fsencode(path / "workspace")) == [b"a\xff"]

@@ -66,6 +66,14 @@ def test_b19_head_and_tail_are_kept_with_one_marker() -> None:
     assert shown.artifact_id == artifact.id
 
 
+def test_an_artifact_that_holds_nothing_is_not_offered() -> None:
+    raw = b"x" * (FULL.head_bytes + FULL.tail_bytes + 1)
+    shown = stream(captured(raw, FULL, CapturedArtifact("ar_0123456789abcdef", 0, False)))
+    assert shown.truncated
+    assert shown.artifact_id is None
+    assert "ar_" not in shown.text
+
+
 @pytest.mark.parametrize(("size", "cut"), [(19, False), (20, False), (21, True)])
 def test_b19_no_marker_exactly_at_the_bound(size: int, cut: bool) -> None:
     shown = stream(captured(b"x" * size, SMALL))

@@ -12,6 +12,7 @@ killing its groups; the runtime's own state is a directory of ours, removed with
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -127,6 +128,8 @@ class OciEngine:
                 sandbox = self._start(name, tree, plan, digest, groups, before, undo)
                 undo.pop_all()
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise failure(Code.DISK_FULL, f"a disk is full ({error}); nothing ran") from error
             raise failure(
                 Code.SANDBOX_UNAVAILABLE, f"the sandbox could not be made: {error}"
             ) from error
@@ -148,8 +151,10 @@ class OciEngine:
         self._live.add(name)
         for mount in plan.trees:
             prefixes.ensure(tree.root_fd, mount.path, tree.uid_base)
-        for denied in plan.deny:
-            prefixes.ensure(tree.root_fd, denied, tree.uid_base, file_allowed=True)
+        held = {
+            prefixes.ensure(tree.root_fd, path, tree.uid_base, denied=True) for path in plan.deny
+        }
+        plan = plan.model_copy(update={"deny": tuple(sorted(held))})
         self._launch(name, directory, tree, plan, entered)
         link = GuestLink.connect(str(directory / "guest.sock"), START_TIMEOUT_S)
         undo.callback(link.close)
@@ -163,6 +168,7 @@ class OciEngine:
         return OciSandbox(
             digest=digest,
             env=plan.env,
+            owner=(tree.uid_base + plan.uid, tree.uid_base + plan.gid),
             link=link,
             groups=groups,
             spares=spares,

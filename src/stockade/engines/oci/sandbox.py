@@ -30,13 +30,15 @@ _TRIES: Final = 4
 
 
 class OciSandbox:
-    """Implements `terms.ports.Sandbox`. `on_close` removes what the engine made for it."""
+    """Implements `terms.ports.Sandbox`. `owner` are the host's uid and gid of the user inside;
+    `on_close` removes what the engine made for it."""
 
     def __init__(
         self,
         *,
         digest: str,
         env: Sequence[tuple[str, str]],
+        owner: tuple[int, int],
         link: GuestLink,
         groups: SandboxGroups,
         spares: Spares,
@@ -44,6 +46,7 @@ class OciSandbox:
     ) -> None:
         self._digest = digest
         self._env = {name.encode(): value.encode() for name, value in env}
+        self._owner = owner
         self._link = link
         self._groups = groups
         self._spares = spares
@@ -205,6 +208,9 @@ class OciSandbox:
             collectors.append(Collector(number, capture, sink, context.tee))
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
+        for end in (out_write, err_write):
+            # /dev/stdout and /dev/stderr open the pipe anew, by its owner and mode 0600.
+            os.fchown(end, *self._owner)
         pump = Pump(
             {out_read: collectors[0], err_read: collectors[1]},
             placed.spare.fileno(),

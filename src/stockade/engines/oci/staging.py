@@ -20,6 +20,7 @@ from typing import Final
 from stockade.engines.oci.image import SystemImage
 from stockade.engines.oci.spec import id_map, map_id
 from stockade.engines.oci.toolbox import INSIDE
+from stockade.terms.pathname import to_bytes
 from stockade.terms.plan import Kind, SandboxPlan, TreeMount
 
 SKELETON_BYTES: Final = 1 << 20
@@ -32,10 +33,9 @@ class Script:
     _out: bytearray = field(default_factory=bytearray)
     _slots: int = 0
 
-    def add(self, operation: str, *arguments: str | int) -> None:
-        """Texts are container paths or host paths; both name odd bytes as `\\xNN`."""
+    def add(self, operation: str, *arguments: str | int | bytes) -> None:
         for part in (len(arguments), operation, *arguments):
-            text = str(part).encode()
+            text = part if isinstance(part, bytes) else str(part).encode()
             if b"\0" in text:
                 raise ValueError(f"a NUL byte in a launcher argument of {operation}")
             self._out += text + b"\0"
@@ -44,7 +44,7 @@ class Script:
         self._slots += 1
         return self._slots - 1
 
-    def clone(self, directory: str, below: str, attributes: str) -> int:
+    def clone(self, directory: str, below: str | bytes, attributes: str) -> int:
         slot = self.slot()
         self.add("clone", slot, directory, below, attributes)
         return slot
@@ -117,7 +117,9 @@ def script(
         (
             mount,
             out.clone(
-                place.tree_path, mount.path[1:], _attributes(mount.writable, mount.executable)
+                place.tree_path,
+                to_bytes(mount.path[1:]),
+                _attributes(mount.writable, mount.executable),
             ),
         )
         for mount in tree_mounts(plan)
@@ -238,9 +240,9 @@ def _attach_trees(
             out.add("attach", slot, root, top[1:])
         if partial:
             for directory in _points(top, [mount.path for mount, _ in mine]):
-                out.add("mkdir", root + directory, "0755")
+                out.add("mkdir", to_bytes(root + directory), "0755")
         for mount, slot in mine:
-            out.add("attach", slot, root, mount.path[1:])
+            out.add("attach", slot, root, to_bytes(mount.path[1:]))
         if partial and top not in private:
             out.add("readonly", root + top)
 
