@@ -34,8 +34,10 @@ def silent(daemon: Daemon) -> Iterator[Future[Result]]:
     """A call that says nothing for a minute, running while the other tests of this module do."""
     with ThreadPoolExecutor(1) as pool:
         lease = daemon.stockade.lease()
-        yield pool.submit(lease.bash, f"sleep {SILENCE_S}; echo done", 120_000)
-    lease.release().check()
+        try:
+            yield pool.submit(lease.bash, f"sleep {SILENCE_S}; echo done", 120_000)
+        finally:
+            lease.release().check()
 
 
 def stdout(result: Result) -> Stream:

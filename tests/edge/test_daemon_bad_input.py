@@ -430,3 +430,11 @@ def test_the_log_never_holds_arguments_output_or_tokens(server: Daemon, acme: Le
     assert "stk1." not in text
     lines = [line for line in server.log.lines if "request_id=" in line]
     assert all(" status=" in line and " ms=" in line for line in lines)
+
+
+def test_a_lease_without_a_tenant_is_the_peers_own(server: Daemon) -> None:
+    with as_user(ZETA), server.connect() as zeta, zeta.lease(None, trajectory="mine") as lease:
+        assert lease.show().tenant == "zeta"
+        assert lease.run(["true"]).status is Status.SUCCEEDED
+    with server.connect() as operator, operator.lease(None, trajectory="mine") as lease:
+        assert lease.show().tenant == "local"

@@ -7,6 +7,7 @@ operator may name them: for anybody else the daemon would be a way around the ho
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from stockade.edge.bodies import read_body
 from stockade.edge.exchange import BYTES_TYPE, Peer, Response, Role, Write
@@ -25,10 +26,14 @@ from stockade.edge.wire import (
 from stockade.terms.fault import Code, failure
 from stockade.terms.result import ToolResult
 
+OPERATORS_TENANT: Final = "local"
+
 
 def create(inbound: Inbound) -> Response:
     request = read_body(LeaseCreate, inbound.request.body)
     peer, token = inbound.context.peer, inbound.context.token
+    if request.tenant is None:
+        request = request.model_copy(update={"tenant": peer.tenant or OPERATORS_TENANT})
     if peer.tenant is not None and request.tenant != peer.tenant:
         raise failure(
             Code.PEER_NOT_ALLOWED, "this user acts for another tenant", rule="peer.tenant"

@@ -67,9 +67,10 @@ class LeaseCreate(Model):
     """`source` is an absolute directory of the daemon's host. At most one of `grant` (a grant
     file's name) and the `Stockade-Capability` header decides what the lease may do; neither means
     the default grant. `image` null is the first one that is granted. `take_over` raises the
-    generation of a lease that exists, so that its former holder is refused from then on."""
+    generation of a lease that exists, so that its former holder is refused from then on. `tenant`
+    null is the peer's own; for an operator, who has none, it is `local`."""
 
-    tenant: Tenant
+    tenant: Tenant | None = None
     trajectory: Trajectory
     name: Name = "main"
     source: HostPath | None = None

@@ -26,7 +26,6 @@ from stockade.edge.server.listening import answers
 from stockade.edge.wire import LeaseCreate
 from stockade.terms.fault import Status
 
-_TENANT: Final = "local"
 _BROKEN_PIPE: Final = 141
 # The program came to a verdict of its own, so what it wrote is what it meant to write.
 _OWN_VERDICT: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.PARTIAL})
@@ -77,7 +76,6 @@ def run(
     request = check(
         LeaseCreate,
         {
-            "tenant": _TENANT,
             "trajectory": f"run-{secrets.token_hex(8)}",
             "source": None if workspace is None else os.path.abspath(workspace),
             "image": image,

@@ -86,7 +86,7 @@ class Stockade:
         self,
         source: str | os.PathLike[str] | None = None,
         *,
-        tenant: str = "local",
+        tenant: str | None = None,
         trajectory: str | None = None,
         name: str = "main",
         grant: str | None = None,

@@ -168,7 +168,7 @@ class OciEngine:
         return OciSandbox(
             digest=digest,
             env=plan.env,
-            owner=(tree.uid_base + plan.uid, tree.uid_base + plan.gid),
+            owner=tree.uid_base,
             link=link,
             groups=groups,
             spares=spares,

@@ -30,15 +30,15 @@ _TRIES: Final = 4
 
 
 class OciSandbox:
-    """Implements `terms.ports.Sandbox`. `owner` are the host's uid and gid of the user inside;
-    `on_close` removes what the engine made for it."""
+    """Implements `terms.ports.Sandbox`. `owner` is the host id, of user and group, that the user
+    inside is; `on_close` removes what the engine made for it."""
 
     def __init__(
         self,
         *,
         digest: str,
         env: Sequence[tuple[str, str]],
-        owner: tuple[int, int],
+        owner: int,
         link: GuestLink,
         groups: SandboxGroups,
         spares: Spares,
@@ -210,7 +210,7 @@ class OciSandbox:
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         for end in (out_write, err_write):
             # /dev/stdout and /dev/stderr open the pipe anew, by its owner and mode 0600.
-            os.fchown(end, *self._owner)
+            os.fchown(end, self._owner, self._owner)
         pump = Pump(
             {out_read: collectors[0], err_read: collectors[1]},
             placed.spare.fileno(),
