@@ -171,5 +171,5 @@ def _cover() -> None:
         plain = entry.is_dir() and not entry.is_symlink() and not entry.is_mount()
         if entry == hierarchies.unified or plain:
             subprocess.run(
-                ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(entry)], check=True
+                ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(entry)], check=True
             )

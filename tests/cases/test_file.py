@@ -400,7 +400,7 @@ def test_b47_twenty_edits_of_one_file_at_once_are_all_there(lease: Lease) -> Non
 
 
 APPEND = r"""
-n=0; while [ ! -e stop ]; do n=$((n+1)); echo append-$n >> f; done; echo $n
+n=0; while [ ! -e stop ]; do n=$((n+1)); echo append-$n >> f; PAUSE; done; echo $n
 """
 READ = r"""
 python3 - <<'PYTHON'
@@ -415,26 +415,31 @@ PYTHON
 """
 
 
+@pytest.mark.parametrize("pause", [":", "sleep 0.005"])
 def test_b47_edits_beside_a_program_that_appends_and_one_that_reads(
-    fresh_lease: LeaseFactory,
+    fresh_lease: LeaseFactory, pause: str
 ) -> None:
+    """Without a pause most edits are conflicts; none waits for the file to come to rest."""
     lease = fresh_lease()
     lease.bash("for n in $(seq 20); do echo line-$n-end; done > f").check()
     with ThreadPoolExecutor(3) as pool:
-        appending = pool.submit(lease.bash, APPEND, 60_000)
+        appending = pool.submit(lease.bash, APPEND.replace("PAUSE", pause), 60_000)
         reading = pool.submit(lease.bash, READ, 60_000)
         assert wait_until(lambda: "append-1\n" in view(lease.file_view("f", 21, 5)).content)
-        landed = []
+        landed, started = [], time.monotonic()
         for number in range(1, 21):
             result = lease.file_edit("f", f"line-{number}-end", f"edit-{number}-end")
             if result.error is None:
                 landed.append(number)
             else:
                 assert error_code(result) == "version_conflict"
+        took = time.monotonic() - started
         lease.bash("touch stop").check()
         appended, read = int(out(appending.result())), int(out(reading.result()))
     assert read > 0
-    lines = out(lease.bash("cat f > all; head -c 20000 all")).splitlines()
+    assert took < 20
+    assert landed or pause == ":"
+    lines = out(lease.bash("cat f > all; head -n 20 all")).splitlines()
     assert [number for number in range(1, 21) if f"edit-{number}-end" in lines] == landed
     assert out(lease.bash("grep -c append- f")) == f"{appended}\n"
     assert out(lease.bash("ls -A | grep -v '^.git$'")).split() == ["all", "f", "stop"]

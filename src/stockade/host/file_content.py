@@ -72,21 +72,19 @@ def require_text(head: bytes, path: bytes) -> None:
         )
 
 
-def block_size(expected: int) -> int:
-    """How much to ask for where `expected` bytes should be left: an allocation of the whole block
-    size would cost more than reading a small file. One more byte shows growth."""
-    return min(BLOCK_BYTES, max(expected, 0) + 1)
+def read_block(fd: int, position: int, end: int) -> bytes:
+    """The next bytes up to `end`, which is the size that the file had when it was opened. What a
+    program appends meanwhile is not followed: that would end when the program pleases."""
+    return os.pread(fd, min(BLOCK_BYTES, end - position), position) if position < end else b""
 
 
-def read_all(fd: int, size: int, limit: int) -> bytes | None:
-    """The content from the start, about `size` bytes; None when it has more than `limit`."""
+def read_all(fd: int, size: int) -> bytes:
+    """The first `size` bytes, fewer if the file has become shorter."""
     blocks: list[bytes] = []
     total = 0
-    while block := os.pread(fd, block_size(size - total), total):
+    while block := read_block(fd, total, size):
         blocks.append(block)
         total += len(block)
-        if total > limit:
-            return None
     return b"".join(blocks)
 
 

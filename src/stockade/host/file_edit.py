@@ -66,9 +66,9 @@ def _attempt(resolved: Resolved, operation: EditOperation) -> EditOutcome | None
     fd, state = open_regular(resolved)
     try:
         require_writable(state, resolved.path)
-        content = read_all(fd, state.st_size, EXACT_BYTES)
-        if content is None:
+        if state.st_size > EXACT_BYTES:
             raise _too_large(resolved.path, state.st_size, "has")
+        content = read_all(fd, state.st_size)
         require_text(content, resolved.path)
         version = version_of(content)
         if operation.expected_version not in (None, version):

@@ -3,11 +3,11 @@
 The file is read in blocks, and a block is split into lines only where it meets the window; before
 and after it, newlines are counted. Of a line only as much is kept as may be shown.
 
-A file of at most 16 MiB is read to its end: total lines, line endings and version are exact. A
-larger one is read only as far as the window needs: `total_lines` is then a lower bound (at least
-one more than the last line shown, if anything follows), `line_endings` is of what was read, and the
-version comes from the inode (see file_content). A window that begins beyond its first 64 MiB is
-refused with file_too_large.
+A file of at most 16 MiB is read to the end that it had when it was opened: total lines, line
+endings and version are exact. A larger one is read only as far as the window needs: `total_lines`
+is then a lower bound (at least one more than the last line shown, if anything follows),
+`line_endings` is of what was read, and the version comes from the inode (see file_content). A
+window that begins beyond its first 64 MiB is refused with file_too_large.
 
 What is a line: what ends in LF, or the rest of the file after the last LF. A lone CR ends nothing.
 The empty file has 0 lines. An offset beyond the end gives no lines and the true total. A BOM is
@@ -22,8 +22,8 @@ from typing import Final
 
 from stockade.host.file_content import (
     EXACT_BYTES,
-    block_size,
     content_version,
+    read_block,
     require_text,
     stat_version,
 )
@@ -46,15 +46,15 @@ def view_file(fd: int, state: os.stat_result, path: bytes, operation: ViewOperat
     """
     window = _Window(operation)
     exact = state.st_size <= EXACT_BYTES
-    limit = EXACT_BYTES if exact else SEEK_BYTES
+    end = state.st_size if exact else min(state.st_size, SEEK_BYTES)
     digest = hashlib.sha256()
     position = 0
     bom = False
-    at_end = False
-    while position < limit and (exact or not window.complete):
-        block = os.pread(fd, block_size(state.st_size - position), position)
+    shorter = False
+    while position < end and (exact or not window.complete):
+        block = read_block(fd, position, end)
         if not block:
-            at_end = True
+            shorter = True
             break
         text = block
         if not position:
@@ -65,7 +65,7 @@ def view_file(fd: int, state: os.stat_result, path: bytes, operation: ViewOperat
             digest.update(block)
         window.feed(text)
         position += len(block)
-    at_end = at_end or not os.pread(fd, 1, position)
+    at_end = shorter or position == state.st_size
     window.finish(at_end)
     if not at_end and operation.offset > window.total:
         raise failure(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stockade.host.file_content import open_regular, read_all
+from stockade.host.file_content import open_regular, read_all, read_block
 from stockade.host.paths import LeaseRoot, Resolved
 from stockade.terms.fault import Code, Failure
 
@@ -50,9 +50,24 @@ def test_a_fifo_that_took_the_name_is_refused_without_waiting(
     assert caught.value.fault.code is Code.NOT_A_REGULAR_FILE
 
 
-def test_reading_ends_at_the_limit(tmp_path: Path) -> None:
+def test_reading_ends_at_the_size_that_was_seen(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x" * 600_000)
     fd = os.open(tmp_path / "f", os.O_RDONLY)
-    assert read_all(fd, 1, 600_000) == b"x" * 600_000
-    assert read_all(fd, 600_000, 599_999) is None
+    assert read_all(fd, 600_000) == b"x" * 600_000
+    assert read_all(fd, 300_000) == b"x" * 300_000
+    assert read_all(fd, 900_000) == b"x" * 600_000
+    os.close(fd)
+
+
+def test_what_is_appended_while_it_is_read_is_not_followed(tmp_path: Path) -> None:
+    """A file that grows as fast as it is read would never end."""
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * 300_000)
+    fd = os.open(path, os.O_RDONLY)
+    position = 0
+    while block := read_block(fd, position, 300_000):
+        position += len(block)
+        with path.open("ab") as out:
+            out.write(block)
+    assert position == 300_000
     os.close(fd)
