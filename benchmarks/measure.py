@@ -1,9 +1,8 @@
 """Interleaved measuring: A, B, C, A, B, C … in one run, so that all meet the same machine.
 
 A contender's `act` is timed; what surrounds it is not. With `block` above 1 a contender's samples
-come in blocks of that many, one straight after the other: a call that follows another contender's
-slow one is not "back to back". With `gap_s` there is a pause before every sample, whoever's it is:
-a peer that has just moved a process between cgroups would otherwise take our grace period away.
+come in blocks of that many, `gap_s` apart: a call that follows another contender's slow one is not
+"back to back", and one that follows after everybody else's turn is not 100 ms later.
 """
 
 from __future__ import annotations

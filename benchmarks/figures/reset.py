@@ -65,17 +65,28 @@ def measure(world: World) -> list[Figure]:
         written = interleave([_contender(WRITTEN, full)], max(3, world.n(20)), warm_up=0)
     ours, bare = percentile(found[OURS].values, 50), percentile(found[SMALL].values, 50)
     twice = None if bare is None else 2 * bare
+    held = percentile(written[WRITTEN].values, 50)
     return [
         figure(
             "reset_20000_files",
             OURS,
-            {**found, WRITTEN: written[WRITTEN]},
-            note="source of 20,000 files; peers also: writable layer of 20,000; a fresh cp -a",
+            found,
+            note="source of 20,000 files; peers also: a fresh cp -a",
             limits=[
                 at_most("median at most 30 ms", ours, 30),
                 at_most("within 2 × that of 10 files", ours, twice),
                 no_failure(found[OURS]),
                 no_failure(found[SMALL]),
+            ],
+        ),
+        figure(
+            "reset_20000_written_files",
+            WRITTEN,
+            {WRITTEN: written[WRITTEN], SMALL: found[SMALL]},
+            note="source of 10 files; 20,000 more written by the command before each reset",
+            limits=[
+                at_most("median at most 30 ms", held, 30),
+                at_most("within 2 × that of 10 files", held, twice),
                 no_failure(written[WRITTEN]),
             ],
         ),

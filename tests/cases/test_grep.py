@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from stockade.decide.blocks import narrow
+from stockade.decide.tokens import attenuate, inspect
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
 from stockade.terms.result import GrepData
-from tests.cases.asking import error_code, narrower_lease, out
+from tests.cases.asking import error_code, out
 from tests.cases.conftest import LeaseFactory
 from tests.cases.real import Daemon, wait_until
-
-MIB = 1024 * 1024
 
 
 def data(result: Result) -> GrepData:
@@ -279,21 +279,30 @@ def test_b60_links_in_a_circle_and_other_file_systems(fresh_lease: LeaseFactory)
     assert error_code(lease.grep_search("x", "loop")) == "not_found"
 
 
+def limited(daemon: Daemon, lease: Lease, wall_ms: int) -> Lease:
+    """The same lease, its calls with less time."""
+    assert lease.token is not None
+    parent = inspect(lease.token).blocks[-1]
+    per_call = parent.per_call.model_copy(update={"wall_ms": wall_ms})
+    token = attenuate(lease.token, narrow(parent, per_call=per_call))
+    return daemon.stockade.attach(lease.id, token)
+
+
 def test_b60_a_search_ends_at_its_limit_and_the_daemon_answers_meanwhile(
     daemon: Daemon, fresh_lease: LeaseFactory
 ) -> None:
-    """A gigabyte of lines that a slow pattern looks at, under a limit of two seconds."""
-    lease = narrower_lease(daemon, fresh_lease, wall_ms=2_000)
-    other = fresh_lease()
-    grow = "head -c 4M /dev/urandom | base64 -w 100 > f; echo needle > first"
-    lease.bash(grow).check()
-    for _ in range(8):
-        lease.bash("cat f f > g; mv g f; [ $(stat -c %s f) -gt 700000000 ]")
-    assert int(out(lease.bash("stat -c %s f"))) > 500 * MIB
+    """Half a gigabyte of lines that a slow pattern looks at, under a limit of two seconds."""
+    lease, other = fresh_lease(), fresh_lease()
+    lease.bash(
+        "echo needle > first; head -c 3M /dev/urandom | base64 -w 100 > one; "
+        "for n in $(seq 128); do cat one; done > many",
+        120_000,
+    ).check()
+    hurried = limited(daemon, lease, 2_000)
     slow = r"(needle|\w{20,60}[aeiou]{8}|(?i:[a-z\d+/]{30}qqqq\w*z))"
     with ThreadPoolExecutor(4) as pool:
         started = time.monotonic()
-        searches = [pool.submit(lease.grep_search, slow, ".") for _ in range(2)]
+        searches = [pool.submit(hurried.grep_search, slow, ".") for _ in range(2)]
         answered = 0
         slowest = 0.0
         while not all(search.done() for search in searches):
@@ -304,8 +313,8 @@ def test_b60_a_search_ends_at_its_limit_and_the_daemon_answers_meanwhile(
             answered += 1
         took = time.monotonic() - started
     assert answered >= 2
-    assert slowest < 10
-    assert took < 20
+    assert slowest < 20
+    assert took < 40
     for search in searches:
         result = search.result()
         assert (result.status, error_code(result)) == ("timed_out", "deadline_exceeded")

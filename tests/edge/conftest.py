@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import os
 import shutil
 import socket
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -230,12 +228,11 @@ class UnixConnection(http.client.HTTPConnection):
 
 @dataclass
 class Running:
-    """A server in a thread of its own."""
+    """A server and where it listens."""
 
     path: str
-    loop: asyncio.AbstractEventLoop
     server: HttpServer
-    thread: threading.Thread
+    stopped: bool = False
 
     def ask(
         self,
@@ -257,13 +254,10 @@ class Running:
             connection.close()
 
     def stop(self, grace_s: float = GATE_S) -> bool:
-        if self.loop.is_closed():
+        if self.stopped:
             return True
-        done = asyncio.run_coroutine_threadsafe(self.server.stop(grace_s), self.loop).result(60)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
-        return done
+        self.stopped = True
+        return self.server.stop(grace_s)
 
 
 class Start(Protocol):
@@ -315,15 +309,12 @@ def start(service: FakeService, socket_dir: Path) -> Iterator[Start]:
         peers: Mapping[int, Peer] | None = None, calls: int = 64, queue: int = 256, name: str = "s"
     ) -> Running:
         own = Peer(os.geteuid(), None, Role.OPERATOR, own=True)
-        loop = asyncio.new_event_loop()
         path = str(socket_dir / name)
         allowed = {own.uid: own} if peers is None else peers
         server = HttpServer(make_api(service), allowed, calls=calls, queue=queue)
-        thread = threading.Thread(target=loop.run_forever)
-        thread.start()
-        running = Running(path, loop, server, thread)
+        running = Running(path, server)
         started.append(running)
-        asyncio.run_coroutine_threadsafe(server.start(path, 0o600), loop).result(GATE_S)
+        server.start(path, 0o600)
         return running
 
     yield make

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import http.client
 import json
 import logging
 import os
@@ -398,10 +396,10 @@ def test_a_file_in_the_sockets_place_is_left_alone(socket_dir: Path) -> None:
 
 def test_stopping_lets_calls_end_and_refuses_new_ones(start: Start, gate: Gate) -> None:
     server = start()
-    with ThreadPoolExecutor(2) as clients:
+    with ThreadPoolExecutor(3) as clients:
         running = clients.submit(server.ask, "POST", "/v1/calls", CALL)
         assert gate.running.acquire(timeout=GATE_S)
-        stopping = asyncio.run_coroutine_threadsafe(server.server.stop(GATE_S), server.loop)
+        stopping = clients.submit(server.stop, GATE_S)
         while server.ask("GET", "/v1/health")[1]["status"] != "stopping":
             assert not stopping.done()
         _, refused = server.ask("POST", "/v1/calls", CALL)
@@ -417,6 +415,6 @@ def test_stopping_says_when_calls_were_left_running(start: Start, gate: Gate) ->
         running = clients.submit(server.ask, "POST", "/v1/calls", CALL)
         assert gate.running.acquire(timeout=GATE_S)
         assert server.stop(grace_s=0.05) is False
+        # In a process that goes on the reply still comes; one that ends takes it along.
         gate.open.set()
-        with pytest.raises(http.client.RemoteDisconnected):
-            running.result()
+        assert running.result()[1]["status"] == "succeeded"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack
 
-from stockade.edge.server.lanes import BULK_THREADS
+from stockade.edge.server.lanes import BULK_PLACES
 from tests.daemons import daemon
 
 
 def test_slow_uploads_hold_up_nobody_but_uploads() -> None:
     with daemon() as server, server.connect() as stockade, ExitStack() as stack:
         lease = stockade.lease(trajectory="slow")
-        for number in range(BULK_THREADS + 1):
+        for number in range(BULK_PLACES + 1):
             client = stack.enter_context(socket.socket(socket.AF_UNIX))
             client.connect(server.socket)
             target = f"/v1/leases/{lease.id}/files/f{number}"

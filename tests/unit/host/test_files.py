@@ -251,3 +251,47 @@ def test_b48_a_path_that_is_no_path_is_invalid(tree: LeaseTree, path: str) -> No
         found = fault(act)
         assert found.code is Code.INVALID_ARGUMENT
         assert found.details == {"argument": "path"}
+
+
+def test_b36_a_search_begins_at_a_directory_or_a_regular_file(tree: LeaseTree) -> None:
+    (tree.workspace / "d").mkdir()
+    (tree.workspace / "f").write_bytes(b"")
+    (tree.workspace / "link").symlink_to("d")
+    (tree.workspace / "out").symlink_to("/etc")
+    (tree.workspace / "to-fifo").symlink_to("fifo")
+    os.mkfifo(tree.workspace / "fifo")
+
+    def look(path: str, allowed: PathScope) -> Callable[[], None]:
+        return lambda: tree.files.look(path, allowed)
+
+    for path in ("/workspace", "d", "f", "link", "/tmp", "d/.."):
+        tree.files.look(path, tree.everywhere)
+    for path, code in (
+        ("fifo", Code.NOT_A_REGULAR_FILE),
+        ("to-fifo", Code.NOT_A_REGULAR_FILE),
+        ("out", Code.OUTSIDE_WORKSPACE),
+        ("none", Code.NOT_FOUND),
+        ("f/none", Code.NOT_FOUND),
+    ):
+        assert fault(look(path, tree.everywhere)).code is code
+    narrow = scope(("/workspace/d",))
+    tree.files.look("d", narrow)
+    for path in ("f", "link", "none"):
+        assert fault(look(path, narrow)).code is Code.RIGHT_NOT_GRANTED
+
+
+@pytest.mark.parametrize("prefix", ["/", "/workspace", "/workspace/a", "/workspace/a/b/c"])
+def test_what_is_visible_is_decided_by_the_first_names(tree: LeaseTree, prefix: str) -> None:
+    write(tree, "a/b/c/d/e/f", b"x\n")
+    write(tree, "ab/c/d", b"x\n")
+    (tree.workspace / "a/b/c/link").symlink_to("d/e/f")
+    allowed = scope((prefix,))
+    assert tree.view("a/b/c/d/e/f", scope=allowed).total_lines == 1
+    assert tree.view("a/b/c/link", scope=allowed).total_lines == 1
+    narrow = prefix not in ("/", "/workspace")
+    for path in ("ab/c/d", "ab/../ab/c/d"):
+        if narrow:
+            refused = fault(lambda path=path: tree.view(path, scope=allowed))  # type: ignore[misc]
+            assert refused.code is Code.RIGHT_NOT_GRANTED
+        else:
+            assert tree.view(path, scope=allowed).total_lines == 1

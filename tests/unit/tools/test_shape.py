@@ -180,6 +180,11 @@ def test_view_says_how_to_go_on() -> None:
     assert (data.first_line, data.last_line, data.next_offset) == (7, 7, 8)
 
 
+def test_b37_a_lower_bound_is_marked() -> None:
+    assert not view((b"x\n",), total_lines=9).total_lines_at_least
+    assert view((b"x\n",), total_lines=9, total_lines_at_least=True).total_lines_at_least
+
+
 def test_view_of_nothing() -> None:
     data = view((), total_lines=0)
     assert (data.content, data.last_line, data.next_offset) == ("", 0, None)

@@ -1,79 +1,69 @@
-"""Threads for blocking work, in lanes that can't starve each other.
+"""How many requests of each kind are handled at once, and how many may wait.
 
-Looking, cancelling and releasing (`control`) have threads of their own, so that they answer while
-every call thread sleeps; so has copying (`bulk`), and so has what goes as slowly as a client reads
-or writes (`transfer`). What waits in a lane is bounded.
+Every connection has a thread, so a request needs no hand-over; a lane only bounds them. Looking,
+cancelling and releasing (`control`) have a lane of their own, so that they answer while every call
+place is taken; so has copying (`bulk`), and so has what goes as slowly as a client reads or writes
+(`transfer`).
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
 
 from stockade.edge.routing import Lane
 from stockade.terms.fault import Code, failure
 
-T = TypeVar("T")
-
-BULK_THREADS: Final = 8
-TRANSFER_THREADS: Final = 16
-CONTROL_THREADS: Final = 8
+BULK_PLACES: Final = 8
+TRANSFER_PLACES: Final = 16
+CONTROL_PLACES: Final = 64
 _OTHER_QUEUE: Final = 256
 
 
 class Lanes:
-    """Used from one event loop."""
+    """Thread-safe."""
 
     def __init__(self, calls: int, queue: int) -> None:
-        threads = {
+        self._places: Mapping[Lane, int] = {
             Lane.CALL: calls,
-            Lane.BULK: BULK_THREADS,
-            Lane.TRANSFER: TRANSFER_THREADS,
-            Lane.CONTROL: CONTROL_THREADS,
+            Lane.BULK: BULK_PLACES,
+            Lane.TRANSFER: TRANSFER_PLACES,
+            Lane.CONTROL: CONTROL_PLACES,
         }
-        self._pools: Mapping[Lane, ThreadPoolExecutor] = {
-            lane: ThreadPoolExecutor(count, f"stockade-{lane.value}")
-            for lane, count in threads.items()
-        }
-        self._room = {
-            lane: count + (queue if lane is Lane.CALL else _OTHER_QUEUE)
-            for lane, count in threads.items()
-        }
-        self._taken = dict.fromkeys(threads, 0)
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._queue = dict.fromkeys(self._places, _OTHER_QUEUE) | {Lane.CALL: queue}
+        self._changed = threading.Condition()
+        self._running = dict.fromkeys(self._places, 0)
+        self._waiting = dict.fromkeys(self._places, 0)
 
-    async def run(self, lane: Lane, work: Callable[[], T]) -> T:
-        """`work()` in a thread of the lane. Raises Failure(busy) when its queue is full."""
-        if self._taken[lane] >= self._room[lane]:
-            raise failure(
-                Code.BUSY,
-                f"{self._taken[lane]} requests are running or waiting; nothing ran",
-                retry_after_ms=1000,
-            )
-        self._taken[lane] += 1
-        self._idle.clear()
-        future = asyncio.get_running_loop().run_in_executor(self._pools[lane], work)
-        # The thread is taken until the work ends, even if the one who waits for it goes away.
-        future.add_done_callback(lambda _: self._done(lane))
-        return await asyncio.shield(future)
-
-    async def idle(self, timeout_s: float) -> bool:
-        """Wait until no thread works; False when `timeout_s` passed before."""
+    @contextmanager
+    def enter(self, lane: Lane) -> Iterator[None]:
+        """Wait for a place and hold it. Raises Failure(busy) when too many wait already."""
+        with self._changed:
+            if self._running[lane] >= self._places[lane]:
+                if self._waiting[lane] >= self._queue[lane]:
+                    count = self._running[lane] + self._waiting[lane]
+                    raise failure(
+                        Code.BUSY,
+                        f"{count} requests are running or waiting; nothing ran",
+                        retry_after_ms=1000,
+                    )
+                self._waiting[lane] += 1
+                self._changed.wait_for(lambda: self._running[lane] < self._places[lane])
+                self._waiting[lane] -= 1
+            self._running[lane] += 1
         try:
-            await asyncio.wait_for(self._idle.wait(), timeout_s)
-        except TimeoutError:
-            return False
-        return True
+            yield
+        finally:
+            with self._changed:
+                self._running[lane] -= 1
+                self._changed.notify_all()
 
-    def close(self) -> None:
-        """No new work. Threads that still work are not waited for here."""
-        for pool in self._pools.values():
-            pool.shutdown(wait=False)
-
-    def _done(self, lane: Lane) -> None:
-        self._taken[lane] -= 1
-        if not any(self._taken.values()):
-            self._idle.set()
+    def idle(self, timeout_s: float) -> bool:
+        """Wait until nothing runs; False when `timeout_s` passed before."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not any(self._running.values()) and not any(self._waiting.values()),
+                timeout_s,
+            )

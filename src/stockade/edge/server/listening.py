@@ -33,7 +33,6 @@ def listen(path: str, mode: int) -> socket.socket:
         temporary.chmod(mode)
         temporary.rename(path)
         made.listen(_BACKLOG)
-        made.setblocking(False)
     except OSError as error:
         made.close()
         raise ListenError(f"can't listen on {path}: {error.strerror or error}") from error
@@ -55,8 +54,7 @@ def answers(path: str) -> bool:
 
 
 def remove(path: str, inode: tuple[int, int]) -> None:
-    """Unlink `path` if it still is that socket. It is closed by the server that accepts on it:
-    an event loop can't let go of a descriptor that is closed already."""
+    """Unlink `path` if it still is that socket."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:

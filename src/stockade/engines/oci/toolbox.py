@@ -54,6 +54,6 @@ def _install(source: Path, target: Path, mode: int) -> None:
 def _libraries(program: str) -> list[Path]:
     """What ldd(1) lists. It may run the program's loader: only for programs of this host."""
     text = subprocess.run(
-        ["/usr/bin/ldd", program], check=True, capture_output=True, text=True, timeout=10
+        ["/usr/bin/ldd", program], check=True, capture_output=True, text=True, timeout=60
     ).stdout
     return [Path(found[1]) for line in text.splitlines() if (found := _LIBRARY.match(line))]
