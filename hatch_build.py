@@ -13,7 +13,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PROGRAMS = (Path("src/stockade/_sandbox/guest"), Path("src/stockade/_sandbox/launch"))
+PROGRAMS = (
+    Path("src/stockade/_sandbox/guest"),
+    Path("src/stockade/_sandbox/launch"),
+    Path("src/stockade/_sandbox/regular.so"),
+)
 # What the package reads at run time, below stockade/_data in the wheel.
 DATA = (Path("policy"), Path("images"), Path("sandbox/etc"))
 

@@ -122,7 +122,9 @@ class OciWorld(_Base):
                 runtime="/usr/bin/crun",
                 runtime_version="test",
                 launcher=str(native_program("launch")),
-                toolbox=toolbox.build(self.state / "toolbox", native_program("guest")),
+                toolbox=toolbox.build(
+                    self.state / "toolbox", native_program("guest"), native_program("regular.so")
+                ),
                 images={"host": image.build(recipe, self.state / "images")},
                 hierarchies=self.hierarchies,
                 seccomp={

@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from pydantic import JsonValue
 
-from benchmarks.peers import rootfs
+from benchmarks.peers import groups, rootfs
 from benchmarks.peers.features import Features
 from stockade.host import cgroup
 from stockade.host.mounts import MountHolder
@@ -59,6 +59,8 @@ class Crun:
     ) -> None:
         self.remove(self._name)
         self._holder.close()
+        # A start that fails leaves its groups.
+        groups.remove(f"{self._directory.name}-*")
 
     def start(self) -> str:
         """`crun run -d` of a new container; gives its name."""

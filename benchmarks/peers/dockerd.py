@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from benchmarks.peers import groups
 from benchmarks.peers.docker import answers
-from stockade.host import cgroup
 
 _START_S: Final = 60.0
 _STOP_S: Final = 30.0
@@ -82,8 +82,7 @@ class PrivateDockerd:
         self._log.close()
         self._unmount()
         shutil.rmtree(self._directory)
-        for root in _cgroup_roots():
-            cgroup.remove_tree(root / self._cgroup)
+        groups.remove(self._cgroup)
 
     def _unmount(self) -> None:
         """Network namespaces and layers that the engine left mounted below its directory."""
@@ -93,12 +92,3 @@ class PrivateDockerd:
         ]
         for target in reversed(mine):
             subprocess.run(["umount", "-l", target], check=True)
-
-
-def _cgroup_roots() -> list[Path]:
-    roots = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        if right.split()[0] in ("cgroup", "cgroup2"):
-            roots.append(Path(left.split()[4]))
-    return roots

@@ -136,7 +136,9 @@ def _compose(
             runtime=runtime,
             runtime_version=runtime_version,
             launcher=str(native_program("launch")),
-            toolbox=toolbox.build(state_dir / "toolbox", native_program("guest")),
+            toolbox=toolbox.build(
+                state_dir / "toolbox", native_program("guest"), native_program("regular.so")
+            ),
             images={recipe.name: image.build(recipe, state_dir / "images")},
             hierarchies=hierarchies,
             seccomp={

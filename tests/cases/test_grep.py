@@ -323,3 +323,19 @@ def test_b60_a_search_ends_at_its_limit_and_the_daemon_answers_meanwhile(
     # Everything that the searches started is dead, and the next one works.
     assert wait_until(lambda: daemon.commands(lease.id) == [])
     assert names(lease.grep_search("needle", "first")) == {"first"}
+
+
+# B36, where ripgrep itself opens a file: an ignore file may be anything.
+
+
+def test_b36_an_ignore_file_that_is_no_regular_file_is_not_waited_for(
+    fresh_lease: LeaseFactory,
+) -> None:
+    lease = fresh_lease()
+    hostile = "mkfifo .gitignore d/.ignore; ln -s /dev/zero .rgignore"
+    lease.bash(f"mkdir d; echo needle > d/f; echo needle > g; {hostile}").check()
+    result = lease.grep("needle")
+    assert names(result) == {"d/f", "g"}
+    # Positive control: an ignore file that is one is obeyed.
+    lease.bash("rm .gitignore; echo g > .gitignore").check()
+    assert names(lease.grep("needle")) == {"d/f"}

@@ -54,7 +54,14 @@ TIMEOUT_MS: Final = 30_000
 MATCHES_HEAD_BYTES: Final = 8 * 1024 * 1024
 MESSAGES_HEAD_BYTES: Final = 64 * 1024
 _LOADER: Final = b"/run/stockade/rg/ld.so"
-_PROGRAM: Final = (_LOADER, b"--library-path", b"/run/stockade/rg", b"/run/stockade/rg/rg")
+_PROGRAM: Final = (
+    _LOADER,
+    b"--library-path",
+    b"/run/stockade/rg",
+    b"--preload",  # opens nothing but regular files: an ignore file may be a FIFO
+    b"/run/stockade/rg/regular.so",
+    b"/run/stockade/rg/rg",
+)
 _OPTIONS: Final = (
     b"--no-config",
     b"--json",

@@ -11,6 +11,8 @@ from stockade.engines.oci import image, toolbox
 from stockade.host.data import data_directory, native_program
 from stockade.terms.fault import Code, Failure
 
+PROGRAMS = (native_program("guest"), native_program("regular.so"))
+
 
 def recipe() -> image.Recipe:
     return image.parse_recipe((data_directory("images") / "host.json").read_bytes())
@@ -47,10 +49,18 @@ def test_bad_recipe_is_refused(text: bytes) -> None:
 
 
 def test_toolbox_runs_ripgrep_through_its_own_loader(tmp_path: Path) -> None:
-    made = toolbox.build(tmp_path / "toolbox", native_program("guest"))
+    made = toolbox.build(tmp_path / "toolbox", *PROGRAMS)
     assert stat.S_IMODE((made / "guest").stat().st_mode) == 0o711
     rg = str(made / "rg")
-    loader = [f"{rg}/ld.so", "--library-path", rg, f"{rg}/rg", "--version"]
+    loader = [
+        f"{rg}/ld.so",
+        "--library-path",
+        rg,
+        "--preload",
+        f"{rg}/regular.so",
+        f"{rg}/rg",
+        "--version",
+    ]
     said = subprocess.run(loader, capture_output=True, text=True, env={}, check=True)
     assert said.stdout.startswith("ripgrep ")
 
@@ -58,4 +68,4 @@ def test_toolbox_runs_ripgrep_through_its_own_loader(tmp_path: Path) -> None:
 def test_toolbox_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *args, **kwargs: None)
     with pytest.raises(Failure, match="apt-get install ripgrep"):
-        toolbox.build(tmp_path, native_program("guest"))
+        toolbox.build(tmp_path, *PROGRAMS)

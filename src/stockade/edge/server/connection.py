@@ -116,10 +116,11 @@ class Connection:
                     response = produced
         except Failure as busy:
             response = self._api.refuse(request, busy.fault)
-        # An upload that was refused is not read to its end: the connection can't be used again.
-        close = close or not message.complete or bool(message.chunks)
-        send_whole(self._sock, response, close=close)
-        return not close
+        unread = not message.complete or bool(message.chunks)
+        send_whole(self._sock, response, close=close or unread)
+        if unread and request.stdin is None:
+            self._linger(message)
+        return not (close or unread)
 
     def _produce(self, response: Response, *, close: bool) -> Response | bool | None:
         """None when the body went out whole, a refusal to send instead, or False when it broke
@@ -176,6 +177,15 @@ class Connection:
             else:
                 return None
         return None if size > MAX_BODY_BYTES else b"".join(parts)
+
+    def _linger(self, message: Message) -> None:
+        """An upload was refused before its end. Read and drop the rest, up to a bound: most clients
+        look at a reply only after they sent everything, and a closed connection would hide it."""
+        size = 0
+        for chunk in self._reader.body(message):
+            size += len(chunk)
+            if size > _DROP_BYTES:
+                return
 
     def _too_large(self, request: Request) -> bool:
         fault = Fault(

@@ -23,7 +23,7 @@ _LIBRARY: Final = re.compile(r"^\s*(?:\S+ => )?(/\S+) \(0x[0-9a-f]+\)$")
 _LOADER: Final = re.compile(r"ld-linux|ld-musl|^ld64|^ld\.so")
 
 
-def build(directory: Path, guest: Path) -> Path:
+def build(directory: Path, guest: Path, preload: Path) -> Path:
     """Make `directory` with `guest` and `rg/`. Raises Failure(engine_unavailable) naming what has
     to be installed."""
     program = shutil.which("rg", path="/usr/local/bin:/usr/bin:/bin")
@@ -34,6 +34,7 @@ def build(directory: Path, guest: Path) -> Path:
         (directory / "rg").mkdir(parents=True)
         directory.chmod(0o755)
         _install(guest, directory / "guest", 0o711)
+        _install(preload, directory / "rg/regular.so", 0o755)
         _install(Path(program), directory / "rg/rg", 0o755)
         for library in _libraries(program):
             name = "ld.so" if _LOADER.search(library.name) else library.name
