@@ -207,7 +207,7 @@ def test_take_over_killed_between_any_two_steps(tmp_path: Path) -> None:
             assert caught.value.fault.code is Code.STALE_GENERATION
 
     points = sweep_through(tmp_path, prepare, take_over, check)
-    assert points >= 3
+    assert points >= 2
     assert generations == {1, 2}
 
 

@@ -49,19 +49,28 @@ class Sandboxes:
             with self._lock:
                 held.users -= 1
 
+    def end(self, lease_id: str) -> None:
+        """End all sandboxes of a lease, which goes on. No call is running in it."""
+        self._end(lease_id, last=False)
+
     def close_lease(self, lease_id: str) -> None:
         """End all sandboxes of a lease and remove what they shared. No call is running in it."""
+        self._end(lease_id, last=True)
+
+    def _end(self, lease_id: str, *, last: bool) -> None:
         with self._lock:
             lock = self._locks.setdefault(lease_id, threading.Lock())
         with lock:
             with self._lock:
                 mine = self._of_lease.pop(lease_id, {})
             with ExitStack() as closing:  # each, whatever happens to the others
-                closing.callback(self._engine.release, lease_id)
+                if last:
+                    closing.callback(self._engine.release, lease_id)
                 for held in mine.values():
                     closing.callback(held.sandbox.close)
-        with self._lock:
-            self._locks.pop(lease_id, None)
+        if last:
+            with self._lock:
+                self._locks.pop(lease_id, None)
 
     def close(self) -> None:
         with self._lock:

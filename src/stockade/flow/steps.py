@@ -105,7 +105,7 @@ class LeaseSteps:
         closed first. After a failure the lease stays `resetting`, to be repeated."""
         with self._running.closed(record.id, End.CANCELLED, DRAIN_S):
             record = self._state(record, LeaseState.RESETTING)
-            self._sandboxes.close_lease(record.id)
+            self._sandboxes.end(record.id)
             self.workspaces.reset(self.spec(record))
             record = replace(record, workspace_version=record.workspace_version + 1)
             return self._state(record, LeaseState.READY)
@@ -114,7 +114,7 @@ class LeaseSteps:
         """Write `record`, which carries a new generation, and end all that runs under the old."""
         with self._running.closed(record.id, End.CANCELLED, DRAIN_S):
             self.ledger.put_lease(record)
-            self._sandboxes.close_lease(record.id)
+            self._sandboxes.end(record.id)
         return record
 
     def remove(self, record: LeaseRecord, reason: End) -> LeaseRecord:

@@ -23,7 +23,7 @@ from typing import Final
 from stockade.ledger.migrations import migrate
 from stockade.ledger.rows import COLUMNS, Cell, from_row, to_row
 from stockade.terms.fault import Code, failure
-from stockade.terms.lease import LeaseRecord
+from stockade.terms.lease import LeaseRecord, LeaseState
 
 BUSY_MS: Final = 5000
 # Statements are put together from column names of this package; values are always bound.
@@ -36,13 +36,18 @@ _UPDATE: Final = f"UPDATE lease SET {_CHANGES} WHERE id = :id"  # noqa: S608
 
 
 class SqliteLedger:
-    """Implements `terms.ports.Ledger`. Thread-safe."""
+    """Implements `terms.ports.Ledger`. Thread-safe.
+
+    Every call asks for its lease twice, so records that were read by their id or written are kept;
+    they are right because the state directory's lock makes this process the only writer.
+    """
 
     def __init__(self, path: str) -> None:
         """Open or make the ledger at `path` (mode 0600: it holds tokens). Raises
         Failure(storage_unavailable) for a damaged, foreign or newer file."""
-        self._write_lock = threading.Lock()
+        self._write_lock = threading.RLock()
         self._read_lock = threading.Lock()
+        self._known: dict[str, LeaseRecord] = {}
         with _translated():
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._writer = _open(path)
@@ -56,23 +61,34 @@ class SqliteLedger:
 
     def add_lease(self, record: LeaseRecord) -> None:
         """Raises Failure(key_reused) if its id, name or user ids belong to another lease."""
-        with self._transaction() as connection:
-            try:
-                connection.execute(_INSERT, to_row(record))
-            except sqlite3.IntegrityError as error:
-                raise failure(
-                    Code.KEY_REUSED,
-                    f"a lease {record.tenant}/{record.trajectory} named {record.name} exists",
-                ) from error
+        with self._write_lock:
+            with self._transaction() as connection:
+                try:
+                    connection.execute(_INSERT, to_row(record))
+                except sqlite3.IntegrityError as error:
+                    raise failure(
+                        Code.KEY_REUSED,
+                        f"a lease {record.tenant}/{record.trajectory} named {record.name} exists",
+                    ) from error
+            self._remember(record)
 
     def put_lease(self, record: LeaseRecord) -> None:
         """Replace the row of `record.id`. Raises Failure(internal) if there is none."""
-        with self._transaction() as connection:
-            if connection.execute(_UPDATE, to_row(record)).rowcount != 1:
-                raise failure(Code.INTERNAL, f"lease {record.id} is not in the ledger")
+        with self._write_lock:
+            with self._transaction() as connection:
+                if connection.execute(_UPDATE, to_row(record)).rowcount != 1:
+                    raise failure(Code.INTERNAL, f"lease {record.id} is not in the ledger")
+            self._remember(record)
 
     def lease(self, lease_id: str) -> LeaseRecord | None:
-        found = self._read(f"{_SELECT} WHERE id = ?", (lease_id,))
+        known = self._known.get(lease_id)
+        if known is not None:
+            return known
+        # No write in between, which would be overtaken by what was read before it.
+        with self._write_lock:
+            found = self._read(f"{_SELECT} WHERE id = ?", (lease_id,))
+            if found:
+                self._remember(found[0])
         return found[0] if found else None
 
     def find_lease(self, tenant: str, trajectory: str, name: str) -> LeaseRecord | None:
@@ -102,6 +118,13 @@ class SqliteLedger:
         with self._write_lock, self._read_lock, _translated():
             self._reader.close()
             self._writer.close()
+
+    def _remember(self, record: LeaseRecord) -> None:
+        """Released leases are not asked for again."""
+        if record.state is LeaseState.RELEASED:
+            self._known.pop(record.id, None)
+        else:
+            self._known[record.id] = record
 
     def _read(self, statement: str, values: Sequence[Cell]) -> list[LeaseRecord]:
         with self._read_lock, _translated():

@@ -268,9 +268,25 @@ def test_readers_do_not_wait_for_a_writer(path: str) -> None:
     ledger.add_lease(RECORD)
     with ledger._transaction() as connection:
         connection.execute("UPDATE lease SET generation = 9")
-        assert ledger.lease(RECORD.id) == RECORD
-    assert ledger.lease(RECORD.id) == replace(RECORD, generation=9)
+        assert ledger.leases() == [RECORD]
+    assert ledger.leases() == [replace(RECORD, generation=9)]
     ledger.close()
+
+
+def test_what_is_kept_in_memory_is_what_was_written(path: str) -> None:
+    ledger = SqliteLedger(path)
+    ledger.add_lease(RECORD)
+    ledger.put_lease(replace(RECORD, generation=2))
+    assert ledger.lease(RECORD.id) == replace(RECORD, generation=2)
+    with pytest.raises(Failure):
+        ledger.add_lease(replace(RECORD, generation=3))
+    assert ledger.lease(RECORD.id) == replace(RECORD, generation=2)
+    ledger.put_lease(replace(RECORD, state=LeaseState.RELEASED))
+    assert ledger.lease(RECORD.id) == replace(RECORD, state=LeaseState.RELEASED)
+    ledger.close()
+    again = SqliteLedger(path)
+    assert again.lease(RECORD.id) == replace(RECORD, state=LeaseState.RELEASED)
+    again.close()
 
 
 def test_a_new_file_gets_the_current_version_and_our_mark(path: str) -> None:

@@ -309,14 +309,20 @@ class OciEngine:
         processes.reap(pidfd, _REAP_S)
         os.close(pidfd)
         processes.collect(helpers, _REAP_S)
-        self._remove(name, groups)
+        self._remove_directories(name)
+        # Letting go of the pages of what commands wrote takes 100 to 190 ms (measured), which
+        # nobody has to wait for.
+        self._background.submit(groups.remove)
 
     def _remove(self, name: str, groups: SandboxGroups) -> None:
-        """What can't be removed now is found by the next `recover` or `release`."""
+        self._remove_directories(name)
+        groups.remove()
+
+    def _remove_directories(self, name: str) -> None:
+        """What can't be removed now is found by the next `recover`."""
         self._live.discard(name)
         shutil.rmtree(self._sandboxes_dir / name, ignore_errors=True)
         shutil.rmtree(self._runtime_dir / name, ignore_errors=True)
-        groups.remove()
 
 
 def _orphans(before: Set[int], name: str) -> frozenset[int]:

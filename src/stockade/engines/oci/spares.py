@@ -6,8 +6,10 @@ used is replaced in the background, and its group removed. A group in which a fi
 something running stays; each later replacement looks at a few of those again, so that calls that
 leave something behind for a moment don't pile up groups.
 
-Replacing begins `DELAY_S` after the call, unless none is left: forking in the guest and placing
-compete with the reply for two processors and the interpreter (0.5 ms of a call, measured).
+Making one is forking in the guest and moving between groups, which competes with calls for two
+processors and the interpreter, and a move waits for a grace period unless another was just before.
+So one job at a time makes all that are wanted, once no more than `LOW` are left, and begins
+`DELAY_S` after the call that used the last but `LOW`, so that its reply goes out first.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from stockade.host.lease_groups import SandboxGroups
 from stockade.terms.fault import Code, Failure, failure
 
 SPARES: Final = 3
+LOW: Final = 1
 DELAY_S: Final = 0.002
 MAKE_TIMEOUT_S: Final = 10.0
 LOOKS: Final = 4
@@ -51,8 +54,9 @@ class Spares:
         self._background = background
         self._changed = threading.Condition()
         self._ready: deque[Placed] = deque()
+        self._used: deque[CallGroup] = deque()
         self._survived: deque[CallGroup] = deque()
-        self._coming = 0
+        self._making = False
         self._waiting = 0
         self._failures = 0
         self._made = 0
@@ -62,24 +66,22 @@ class Spares:
     def prepare(self) -> None:
         """Make the first one now and the others in the background. Raises Failure."""
         self._add()
-        self._order(0.0)
+        with self._changed:
+            self._order(0.0)
 
     def take(self) -> Placed:
         """Raises Failure(sandbox_unavailable); then nothing ran."""
         with self._changed:
+            if self._ready:
+                return self._ready.popleft()
             failures = self._failures
             self._waiting += 1
             try:
-                if not self._ready:
-                    self._order_locked(0.0)
-                    self._changed.wait_for(
-                        lambda: (
-                            self._ready
-                            or self._closed
-                            or (self._failures > failures and not self._coming)
-                        ),
-                        MAKE_TIMEOUT_S,
-                    )
+                self._order(0.0)
+                self._changed.wait_for(
+                    lambda: self._ready or self._closed or self._failures > failures,
+                    MAKE_TIMEOUT_S,
+                )
                 if self._ready:
                     return self._ready.popleft()
             finally:
@@ -90,68 +92,60 @@ class Spares:
         )
 
     def give_back(self, used: Placed) -> None:
-        """The call is over: tidy up after it and make the next spare."""
-        used.spare.close()
+        """The call is over: tidy up after it and make new ones when few are left."""
+        used.discard()
         with self._changed:
-            if self._closed:
-                used.group.close()
-                return
-            self._coming += 1
-            delay = DELAY_S if self._ready else 0.0
-        self._background.submit(self._replace, used, delay)
+            self._used.append(used.group)
+            if len(self._ready) <= LOW:
+                self._order(DELAY_S if self._ready else 0.0)
 
     def close(self) -> None:
         with self._changed:
             self._closed = True
             unused, self._ready = list(self._ready), deque()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._coming, MAKE_TIMEOUT_S)
+            self._changed.wait_for(lambda: not self._making, MAKE_TIMEOUT_S)
         for placed in unused:
             placed.discard()
 
     def _order(self, delay_s: float) -> None:
-        with self._changed:
-            self._order_locked(delay_s)
+        """Have the background make what is wanted. The lock is held."""
+        if not self._making and not self._closed:
+            self._making = True
+            self._background.submit(self._make, delay_s)
 
-    def _order_locked(self, delay_s: float) -> None:
-        wanted = max(SPARES, self._waiting)
-        while not self._closed and len(self._ready) + self._coming < wanted:
-            self._coming += 1
-            self._background.submit(self._replace, None, delay_s)
-
-    def _replace(self, used: Placed | None, delay_s: float) -> None:
-        done = False
+    def _make(self, delay_s: float) -> None:
         try:
             if delay_s:
                 time.sleep(delay_s)
-            if used is not None:
-                used.group.close()
-                self._survived.appendleft(used.group)
-                self._tidy()
-            with self._changed:
-                enough = self._closed or len(self._ready) >= max(SPARES, self._waiting)
-            if not enough:
+            self._tidy()
+            while self._wanting():
                 self._add()
-            done = True
         except (Failure, OSError) as error:
-            self._trouble = str(error)
+            with self._changed:
+                self._trouble = str(error)
+                self._failures += 1
         finally:
             with self._changed:
-                self._coming -= 1
-                if done:
-                    # Callers may have come to wait for this one after it was found to be enough.
-                    self._order_locked(0.0)
-                else:
-                    self._failures += 1
+                self._making = False
+                if self._waiting > len(self._ready):
+                    # Callers that came when it was found to be enough.
+                    self._order(0.0)
                 self._changed.notify_all()
 
+    def _wanting(self) -> bool:
+        with self._changed:
+            return not self._closed and len(self._ready) < max(SPARES, self._waiting)
+
     def _tidy(self) -> None:
-        """Remove the newest used group, and look at a few of the older ones."""
-        for _ in range(LOOKS):
-            try:
-                group = self._survived.popleft()
-            except IndexError:
-                return
+        """Remove the used groups, and look at a few of those that something was left in."""
+        older = min(LOOKS, len(self._survived))
+        with self._changed:
+            self._survived.extendleft(self._used)
+            older += len(self._used)
+            self._used.clear()
+        for _ in range(older):
+            group = self._survived.popleft()
             if not group.remove():
                 self._survived.append(group)
 
