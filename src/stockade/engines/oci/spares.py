@@ -8,8 +8,9 @@ leave something behind for a moment don't pile up groups.
 
 Making one is forking in the guest and moving between groups, which competes with calls for two
 processors and the interpreter, and a move waits for a grace period unless another was just before.
-So one job at a time makes all that are wanted, once no more than `LOW` are left, and begins
-`DELAY_S` after the call that used the last but `LOW`, so that its reply goes out first.
+So one job at a time makes all that are missing, once that are `BATCH`, and begins `DELAY_S` after
+the call, so that its reply goes out first. Calls that follow each other within `BUSY_S` want more of
+them: a grace period takes as long as five such calls.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from stockade.host.lease_groups import SandboxGroups
 from stockade.terms.fault import Code, Failure, failure
 
 SPARES: Final = 3
-LOW: Final = 1
+BUSY_SPARES: Final = 6
+BUSY_S: Final = 0.05
+BATCH: Final = 2
 DELAY_S: Final = 0.002
 MAKE_TIMEOUT_S: Final = 10.0
 LOOKS: Final = 4
@@ -57,6 +60,8 @@ class Spares:
         self._used: deque[CallGroup] = deque()
         self._survived: deque[CallGroup] = deque()
         self._making = False
+        self._wanted = SPARES
+        self._last_used = 0.0
         self._waiting = 0
         self._failures = 0
         self._made = 0
@@ -94,9 +99,12 @@ class Spares:
     def give_back(self, used: Placed) -> None:
         """The call is over: tidy up after it and make new ones when few are left."""
         used.discard()
+        now = time.monotonic()
         with self._changed:
             self._used.append(used.group)
-            if len(self._ready) <= LOW:
+            self._wanted = BUSY_SPARES if now - self._last_used < BUSY_S else SPARES
+            self._last_used = now
+            if len(self._ready) <= self._wanted - BATCH:
                 self._order(DELAY_S if self._ready else 0.0)
 
     def close(self) -> None:
@@ -135,7 +143,7 @@ class Spares:
 
     def _wanting(self) -> bool:
         with self._changed:
-            return not self._closed and len(self._ready) < max(SPARES, self._waiting)
+            return not self._closed and len(self._ready) < max(self._wanted, self._waiting)
 
     def _tidy(self) -> None:
         """Remove the used groups, and look at a few of those that something was left in."""
