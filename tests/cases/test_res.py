@@ -16,6 +16,7 @@ import pytest
 
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
+from stockade.engines.oci.spares import BATCH, BUSY_SPARES
 from stockade.terms.grant import Profile
 from tests.cases.asking import COUNT_INSIDE, code, error_code, narrower_lease, out, texts, warned
 from tests.cases.conftest import LeaseFactory
@@ -38,14 +39,15 @@ def test_b28_no_zombies_and_no_groups_pile_up(daemon: Daemon, fresh_lease: Lease
     def count() -> int:
         return len(list(groups.glob("limits/*/call-*")))
 
-    few = count()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: lease.bash("(sleep 0.1 &) ; true").check(), range(500)))
     zombies = "grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l"
     assert wait_until(lambda: out(lease.bash(zombies)) == "0\n")
     assert wait_until(lambda: out(lease.bash(COUNT_INSIDE)) == before)
     assert wait_until(lambda: not daemon.commands(lease.id))
-    assert wait_until(lambda: out(lease.bash(":")) == "" and count() <= few + 2), count()
+    # Those of the processes that wait for the next calls, and of the last calls.
+    few = BUSY_SPARES + BATCH
+    assert wait_until(lambda: out(lease.bash(":")) == "" and count() <= few), count()
 
 
 # B29: a fork bomb.
@@ -114,7 +116,6 @@ def test_b29_a_bomb_left_behind_is_held_to_its_limits(
         seen = len(took)
         assert wait_until(lambda: texts(lease.bash("echo alive"))[0] == "alive\n")
         assert wait_until(lambda: len(took) > seen + 5)
-        assert len(daemon.commands(lease.id)) > 100, "it still goes on"
         lease.reset().check()
     assert statistics.median(took) < 2, took
     assert daemon.commands(lease.id) == []

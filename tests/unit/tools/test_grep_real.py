@@ -23,8 +23,8 @@ from stockade.tools.grep_output import MATCHES_PER_FILE
 from tests.unit.tools.support import GREP, LIMITS, captured, ended
 
 NOBODY = 65534
-# Instead of the sandbox's loader and copy: four words in front of the options.
-LOADER_WORDS = 4
+# Instead of the sandbox's loader and copy: six words in front of the options.
+LOADER_WORDS = 6
 
 Search = Callable[..., Shaped]
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from stockade.engines.oci.spares import Placed, Spares
+from stockade.engines.oci.spares import BUSY_SPARES, Placed, Spares
 from stockade.engines.oci.watchdog import Watchdog
 from stockade.host.guest_link import ExecFailed, Exited, GuestLink
 from stockade.host.lease_groups import SandboxGroups
@@ -26,7 +26,8 @@ from stockade.terms.outcome import End, ExecOutcome
 from stockade.terms.ports import ExecContext
 
 _KILL_TIMEOUT_S: Final = 10.0
-_TRIES: Final = 4
+# A command may have killed all that wait (`kill -9 -1`).
+_TRIES: Final = BUSY_SPARES + 2
 
 
 class OciSandbox:
