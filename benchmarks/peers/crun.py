@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Final, Self
 
@@ -85,10 +86,10 @@ class Crun:
     def _inside(self, arguments: Sequence[str]) -> None:
         argv = ["/usr/bin/crun", "--root", str(self._directory / "runtime"), *arguments]
         log = self._directory / "crun.log"
-        with log.open("wb") as said:
-            done = subprocess.run(
-                argv, env={}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said
-            )
+        # Empty files, because crun gives its standard streams to the container's user: the host's
+        # /dev/null would be its own from then on.
+        with log.open("wb") as said, TemporaryFile() as empty, TemporaryFile() as dropped:
+            done = subprocess.run(argv, env={}, stdin=empty, stdout=dropped, stderr=said)
         if done.returncode:
             raise RuntimeError(f"{' '.join(argv[3:])}: {log.read_text(errors='replace')[:300]}")
 

@@ -70,7 +70,7 @@ def _bundle(files: Sequence[Path]) -> Iterator[Run]:
             command += ["sh", "-c", LAUNCH, "launch", str(root), root.name]
             return subprocess.run(
                 command,
-                stdin=subprocess.DEVNULL,
+                input="",  # a pipe: crun gives its standard streams to the container's user
                 capture_output=True,
                 text=True,
                 timeout=60,
