@@ -8,12 +8,6 @@ from stockade.terms.grant import Grant
 from stockade.terms.plan import Kind
 
 
-class Effect:
-    """Authority levels of docs/design.md: read-only, reversible, inside the walls, outside."""
-
-    A0, A1, A2, A3 = "A0", "A1", "A2", "A3"
-
-
 @dataclass(frozen=True, slots=True)
 class Permit:
     """A verified chain and what it comes to. Only `decide` makes one; nothing runs without it.

@@ -311,7 +311,7 @@ class OciEngine:
         processes.collect(helpers, _REAP_S)
         self._remove_directories(name)
         # Letting go of the pages of what commands wrote takes 100 to 190 ms (measured), which
-        # nobody has to wait for.
+        # nobody has to wait for. What can't be removed is found by `release` or `recover`.
         self._background.submit(groups.remove)
 
     def _remove(self, name: str, groups: SandboxGroups) -> None:
