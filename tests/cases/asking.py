@@ -8,7 +8,11 @@ import os
 import secrets
 import socket
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 from stockade.decide.blocks import narrow
 from stockade.decide.tokens import attenuate, inspect
@@ -115,3 +119,25 @@ def error_code(result: Result) -> str:
 
 def warned(result: Result) -> Sequence[str]:
     return [warning.code.value for warning in result.warnings]
+
+
+@contextmanager
+def answering(daemon: Daemon, other: Lease) -> Iterator[list[float]]:
+    """Calls of another lease and health checks, again and again; gives their seconds."""
+    took: list[float] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            begun = time.monotonic()
+            assert out(other.bash("echo alive")) == "alive\n"
+            assert daemon.stockade.health().status == "ok"
+            took.append(time.monotonic() - begun)
+
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask)
+        try:
+            yield took
+        finally:
+            stop.set()
+        asking.result(LOADED_S)

@@ -6,7 +6,6 @@ import hashlib
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from stockade.edge.client.results import Result
 from stockade.edge.client.sdk import Stockade
 from stockade.terms.grant import Profile
 from stockade.terms.result import Stream
-from tests.cases.asking import code, error_code, narrower_lease, out, texts
+from tests.cases.asking import answering, code, error_code, narrower_lease, out, texts
 from tests.cases.conftest import LeaseFactory
 from tests.cases.real import LOADED_S, Daemon, wait_until
 
@@ -94,28 +93,6 @@ def test_b13_a_slow_reader_gets_every_byte(lease: Lease) -> None:
 
 
 # B15: output is bounded while it is read.
-
-
-@contextmanager
-def answering(daemon: Daemon, other: Lease) -> Iterator[list[float]]:
-    """Calls of another lease and health checks, again and again; gives their seconds."""
-    took: list[float] = []
-    stop = threading.Event()
-
-    def ask() -> None:
-        while not stop.is_set():
-            begun = time.monotonic()
-            assert out(other.bash("echo alive")) == "alive\n"
-            assert daemon.stockade.health().status == "ok"
-            took.append(time.monotonic() - begun)
-
-    with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(ask)
-        try:
-            yield took
-        finally:
-            stop.set()
-        asking.result(LOADED_S)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,8 @@ Destructive programs run inside sandboxes only; the smaller limits of narrower l
 from __future__ import annotations
 
 import statistics
-import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 
@@ -18,9 +15,18 @@ from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
 from stockade.engines.oci.spares import BATCH, BUSY_SPARES
 from stockade.terms.grant import Profile
-from tests.cases.asking import COUNT_INSIDE, code, error_code, narrower_lease, out, texts, warned
+from tests.cases.asking import (
+    COUNT_INSIDE,
+    answering,
+    code,
+    error_code,
+    narrower_lease,
+    out,
+    texts,
+    warned,
+)
 from tests.cases.conftest import LeaseFactory
-from tests.cases.real import LOADED_S, Daemon, wait_until
+from tests.cases.real import Daemon, wait_until
 
 MIB = 1024 * 1024
 MEMORY = 128 * MIB
@@ -59,28 +65,6 @@ BOMBS = {
         " except OSError: pass'"
     ),
 }
-
-
-@contextmanager
-def answering(daemon: Daemon, other: Lease) -> Iterator[list[float]]:
-    """Calls of another lease and health checks, again and again; gives their seconds."""
-    took: list[float] = []
-    stop = threading.Event()
-
-    def ask() -> None:
-        while not stop.is_set():
-            begun = time.monotonic()
-            assert out(other.bash("echo alive")) == "alive\n"
-            assert daemon.stockade.health().status == "ok"
-            took.append(time.monotonic() - begun)
-
-    with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(ask)
-        try:
-            yield took
-        finally:
-            stop.set()
-        asking.result(LOADED_S)
 
 
 @pytest.mark.parametrize("kind", BOMBS)
