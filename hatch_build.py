@@ -17,6 +17,7 @@ PROGRAMS = (
     Path("src/stockade/_sandbox/guest"),
     Path("src/stockade/_sandbox/launch"),
     Path("src/stockade/_sandbox/regular.so"),
+    Path("src/stockade/_sandbox/hold.so"),
 )
 # What the package reads at run time, below stockade/_data in the wheel.
 DATA = (Path("policy"), Path("images"), Path("sandbox/etc"))

@@ -10,8 +10,9 @@
  *
  * The host asks for spares ahead of time (PREFORK), each with a socket of its own. A spare is a
  * forked child that says READY (so that the kernel tells the host its real pid) and waits, without
- * running anything, for the one EXEC that makes it a command. The guest keeps a duplicate of that
- * socket to report the end of the child, so all words of one call are on the call's socket.
+ * running anything, for the one EXEC that makes it a command, or a shell that waits for its command
+ * (hold.c). The guest keeps a duplicate of that socket to report the end of the child, so all words
+ * of one call are on the call's socket.
  *
  * The guest holds no secret, decides nothing and opens nothing but /dev/null. What defends it from
  * the commands, which may have its uid: no dumps (so no ptrace, pidfd_getfd or /proc/1/{mem,fd}),
@@ -20,6 +21,7 @@
  * failed, 2 wrong use; a spare that never started a command exits with 125, or 127 after EXECFAIL.
  */
 #define _GNU_SOURCE
+#include "signals.h"
 #include "wire.h"
 
 #include <errno.h>
@@ -71,38 +73,6 @@ static void tell(int sock, uint32_t type, uint64_t id, int32_t value, uint32_t w
 	};
 
 	say(sock, &report);
-}
-
-/*
- * Every disposition to `handler`, by the system call: libc keeps two signals to itself, and a
- * launcher could have left those ignored. SIGKILL and SIGSTOP refuse, which is as it should be.
- */
-static void set_dispositions(void (*handler)(int))
-{
-	struct {
-		void (*handler)(int);
-		unsigned long flags;
-		void (*restorer)(void);
-		uint64_t mask;
-	} action = { .handler = handler };
-
-	for (int sig = 1; sig <= 64; sig++)
-		syscall(SYS_rt_sigaction, sig, &action, NULL, sizeof action.mask);
-}
-
-/*
- * Signals as a new program expects them. What was sent to a waiting spare (`kill -TERM -1` of an
- * earlier command) is dropped first, by the one way there is: ignoring it.
- */
-static void reset_signals(void)
-{
-	uint64_t pending = 0, none = 0;
-
-	if (syscall(SYS_rt_sigpending, &pending, sizeof pending) < 0 || pending != 0) {
-		set_dispositions(SIG_IGN);
-		set_dispositions(SIG_DFL);
-	}
-	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof none);
 }
 
 static _Noreturn void refuse(uint64_t id, int error, uint32_t where)
@@ -204,7 +174,13 @@ static _Noreturn void spare(int sock, uint64_t id)
 		refuse(id, error, WIRE_AT_CWD);
 	if (close_range(3, ~0U, CLOSE_RANGE_CLOEXEC) < 0)
 		refuse(id, errno, WIRE_AT_DESCRIPTORS);
-	reset_signals();
+	if (exec.flags & WIRE_HOLD) {
+		/* hold.so waits on the call's socket, and sets the signals right in its time. */
+		if (fcntl(SPARE_FD, F_SETFD, 0) < 0)
+			refuse(id, errno, WIRE_AT_DESCRIPTORS);
+	} else {
+		reset_signals();
+	}
 	refuse(id, become(&program), WIRE_AT_EXEC);
 }
 

@@ -116,8 +116,9 @@ static void test_exec_header(void)
 	CHECK(EXEC_WITH((void)0, SIZE, 3) == 0);
 	CHECK(EXEC_WITH(e.magic ^= 1, SIZE, 3) == EBADMSG);
 	CHECK(EXEC_WITH(e.type = WIRE_PREFORK, SIZE, 3) == EBADMSG);
-	CHECK(EXEC_WITH(e.flags = 2, SIZE, 3) == EBADMSG);
-	CHECK(EXEC_WITH(e.flags = 3, BARE, 4) == EBADMSG);
+	CHECK(EXEC_WITH(e.flags = WIRE_HOLD, SIZE, 3) == 0);
+	CHECK(EXEC_WITH(e.flags = 4, SIZE, 3) == EBADMSG);
+	CHECK(EXEC_WITH(e.flags = 5, BARE, 4) == EBADMSG);
 	for (unsigned fds = 0; fds <= WIRE_FDS_MAX; fds++)
 		CHECK(EXEC_WITH((void)0, SIZE, fds) == (fds == 3 ? 0 : EBADMSG));
 	for (size_t size = 0; size < SIZE; size++)

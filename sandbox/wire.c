@@ -94,7 +94,8 @@ int wire_check_exec(const void *record, size_t size, unsigned fds, struct wire_e
 	if (size < sizeof e)
 		return EBADMSG;
 	memcpy(&e, record, sizeof e);
-	if (e.magic != WIRE_MAGIC || e.type != WIRE_EXEC || (e.flags & ~(uint32_t)WIRE_IN_MEMFD))
+	if (e.magic != WIRE_MAGIC || e.type != WIRE_EXEC ||
+	    (e.flags & ~(uint32_t)(WIRE_IN_MEMFD | WIRE_HOLD)))
 		return EBADMSG;
 	if (e.pathc < 1 || e.pathc > WIRE_PATHS_MAX || e.argc < 1 || e.argc > WIRE_STRINGS_MAX ||
 	    e.envc > WIRE_STRINGS_MAX)

@@ -9,11 +9,16 @@
  *              guest -> host  PONG, ERROR (value: errno)
  *   of a call  spare -> host  READY (value: its pid inside), EXECFAIL (value: errno; where)
  *              host -> spare  EXEC + three or four descriptors
- *              guest -> host  EXIT (value: wait status; where: WIRE_UNREAD if EXEC was never read)
+ *              spare -> host  HELD, after an EXEC under WIRE_HOLD
+ *              host -> spare  ARGUMENT, and its text without a NUL
+ *              guest -> host  EXIT (value: wait status; where: WIRE_UNREAD if the last message that
+ *                             the host sent was never read)
  *
  * An EXEC record is struct wire_exec and a block of NUL-terminated strings: the working directory,
  * `pathc` paths, `argc` arguments, `envc` NAME=VALUE entries, and nothing else. A block above
- * WIRE_INLINE_MAX comes in a memfd instead, the fourth descriptor, under WIRE_IN_MEMFD.
+ * WIRE_INLINE_MAX comes in a memfd instead, the fourth descriptor, under WIRE_IN_MEMFD. Under
+ * WIRE_HOLD the program is a shell that waits for its command: the last argument has WIRE_HOLD_MAX
+ * bytes that keep its place, and the environment preloads hold.so (hold.c).
  *
  * The parser refuses by default, allocates nothing and reads no byte outside what it was given.
  */
@@ -24,7 +29,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { WIRE_MAGIC = 0x53544b44, WIRE_VERSION = 1 };
+enum { WIRE_MAGIC = 0x53544b44, WIRE_VERSION = 2 };
 
 enum wire_type {
 	WIRE_HELLO = 1,
@@ -36,6 +41,8 @@ enum wire_type {
 	WIRE_ERROR = 7,
 	WIRE_PING = 8,
 	WIRE_PONG = 9,
+	WIRE_HELD = 10,
+	WIRE_ARGUMENT = 11,
 };
 
 /* `where` of EXECFAIL: what failed. Nothing of the command ran in any of these cases. */
@@ -47,10 +54,11 @@ enum wire_where {
 };
 
 enum { WIRE_UNREAD = 1 };   /* `where` of EXIT */
-enum { WIRE_IN_MEMFD = 1 }; /* `flags` of EXEC */
+enum { WIRE_IN_MEMFD = 1, WIRE_HOLD = 2 }; /* `flags` of EXEC */
 
 enum {
 	WIRE_INLINE_MAX = 64 * 1024,
+	WIRE_HOLD_MAX = 8 * 1024, /* bytes of an ARGUMENT's text */
 	WIRE_BLOCK_MAX = 3 * 1024 * 1024,
 	WIRE_PATHS_MAX = 64,
 	WIRE_STRINGS_MAX = 65536, /* of argv and of env, each */
@@ -59,7 +67,7 @@ enum {
 	WIRE_SLOTS = WIRE_PATHS_MAX + 2 * WIRE_STRINGS_MAX + 3,
 };
 
-struct wire_command { /* PREFORK, PING */
+struct wire_command { /* PREFORK, PING, ARGUMENT */
 	uint32_t magic, type;
 	uint64_t id;
 };

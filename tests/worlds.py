@@ -123,7 +123,10 @@ class OciWorld(_Base):
                 runtime_version="test",
                 launcher=str(native_program("launch")),
                 toolbox=toolbox.build(
-                    self.state / "toolbox", native_program("guest"), native_program("regular.so")
+                    self.state / "toolbox",
+                    native_program("guest"),
+                    native_program("hold.so"),
+                    native_program("regular.so"),
                 ),
                 images={"host": image.build(recipe, self.state / "images")},
                 hierarchies=self.hierarchies,

@@ -137,7 +137,10 @@ def _compose(
             runtime_version=runtime_version,
             launcher=str(native_program("launch")),
             toolbox=toolbox.build(
-                state_dir / "toolbox", native_program("guest"), native_program("regular.so")
+                state_dir / "toolbox",
+                native_program("guest"),
+                native_program("hold.so"),
+                native_program("regular.so"),
             ),
             images={recipe.name: image.build(recipe, state_dir / "images")},
             hierarchies=hierarchies,

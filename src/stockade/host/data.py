@@ -15,5 +15,5 @@ def data_directory(name: str) -> Path:
 
 
 def native_program(name: str) -> Path:
-    """A program built from `sandbox/`: `guest`, `launch` or `regular.so`."""
+    """A program built from `sandbox/`: `guest`, `launch`, `hold.so` or `regular.so`."""
     return _PACKAGE / "_sandbox" / name

@@ -62,6 +62,8 @@ class ExecFailed:
 
 
 _WHERES: Final = frozenset(Where)
+# Keeps the place of a held shell's command. What runs if the shell can't be held.
+_PLACE: Final = b"exit 125 #"
 
 
 def _unavailable(message: str) -> Failure:
@@ -69,7 +71,8 @@ def _unavailable(message: str) -> Failure:
 
 
 class Spare:
-    """A process of the sandbox that has run nothing yet and becomes the command of one call.
+    """A process of the sandbox that has run nothing yet and becomes the command of one call: by
+    `start`, or by `hold` ahead of time and `release`.
 
     `pid` is its pid as this process sees it. `fileno` is readable when `receive` has something.
     Owned by one thread at a time.
@@ -105,6 +108,52 @@ class Spare:
             wire.send_exec(self._sock, self.id, counts, block, fds)
         except OSError as error:
             raise _unavailable(f"the spare can't take a command: {error}") from error
+        self._started = True
+
+    def hold(
+        self,
+        *,
+        paths: Sequence[bytes],
+        argv: Sequence[bytes],
+        env: Sequence[tuple[bytes, bytes]],
+        cwd: bytes,
+        fds: tuple[int, int, int],
+        library: bytes,
+        timeout_s: float,
+    ) -> None:
+        """Start a shell ahead of its command: `argv` lacks the last argument, which `release`
+        gives. `library` is the path of hold.so inside; sandbox/hold.c says how it waits.
+
+        Raises Failure(sandbox_unavailable) if it does not wait within `timeout_s` seconds (no
+        such program, or one that can't be held); then the spare is of no use and has run nothing.
+        """
+        place = _PLACE.ljust(wire.HOLD_MAX)
+        block = wire.pack_strings(paths, (*argv, place), (*env, (b"LD_PRELOAD", library)), cwd)
+        counts = (len(paths), len(argv) + 1, len(env) + 1)
+        deadline = time.monotonic() + timeout_s
+        try:
+            wire.send_exec(self._sock, self.id, counts, block, fds, wire.HOLD)
+            for _ in range(wire.NOISE_MAX):
+                if not wait(deadline, self._sock):
+                    break
+                report = read(self._sock)
+                if report is not None and (report.type, report.sender) == (wire.HELD, self.pid):
+                    return
+                if report is not None and report.type in (wire.EXECFAIL, wire.EXIT):
+                    break
+        except (OSError, Gone) as error:
+            raise _unavailable(f"the spare can't hold a shell: {error}") from error
+        raise _unavailable("the spare does not hold a shell")
+
+    def release(self, argument: bytes) -> None:
+        """Give a held shell its last argument, at most `HOLD_MAX` bytes without a NUL.
+
+        One message, never a wait. Raises Failure(sandbox_unavailable), and then nothing runs.
+        """
+        try:
+            wire.send_argument(self._sock, self.id, argument)
+        except OSError as error:
+            raise _unavailable(f"the held shell can't take a command: {error}") from error
         self._started = True
 
     def receive(self, timeout_s: float = 0.0) -> Exited | ExecFailed | None:

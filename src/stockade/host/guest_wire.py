@@ -19,17 +19,18 @@ from typing import Final, NamedTuple
 
 from stockade.terms.fault import Code, failure
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 INLINE_MAX: Final = 64 * 1024  # bytes of strings in the message itself; more go into a memfd
 BLOCK_MAX: Final = 3 * 1024 * 1024
+HOLD_MAX: Final = 8 * 1024  # bytes of the argument that a held shell is given later
 STRING_MAX: Final = 32 * PAGESIZE - 1  # MAX_ARG_STRLEN of execve(2), without its NUL
 PATHS_MAX: Final = 64
 STRINGS_MAX: Final = 65_536  # of arguments and of variables, each
 NOISE_MAX: Final = 16  # messages in a row that are no report, or not ours
 
-HELLO, PREFORK, READY, EXEC, EXIT, EXECFAIL, ERROR, PING, PONG = range(1, 10)
+HELLO, PREFORK, READY, EXEC, EXIT, EXECFAIL, ERROR, PING, PONG, HELD, ARGUMENT = range(1, 12)
 UNREAD: Final = 1  # `where` of EXIT: the spare never read its request
-IN_MEMFD: Final = 1  # `flags` of EXEC
+IN_MEMFD, HOLD = 1, 2  # `flags` of EXEC
 
 _MAGIC: Final = 0x53544B44
 _COMMAND: Final = struct.Struct("=IIQ")
@@ -142,15 +143,26 @@ def send_command(sock: socket.socket, kind: int, ident: int, *fds: int) -> None:
 
 
 def send_exec(
-    sock: socket.socket, ident: int, counts: tuple[int, int, int], block: bytes, fds: Sequence[int]
+    sock: socket.socket,
+    ident: int,
+    counts: tuple[int, int, int],
+    block: bytes,
+    fds: Sequence[int],
+    flags: int = 0,
 ) -> None:
     """EXEC with `counts` of paths, arguments and variables. Raises OSError; never waits."""
     if len(block) > INLINE_MAX:
         with open(os.memfd_create("exec", os.MFD_CLOEXEC), "wb", buffering=0) as memory:
             memory.write(block)
-            _send_exec(sock, (ident, *counts, IN_MEMFD, len(block)), b"", (*fds, memory.fileno()))
+            words = (ident, *counts, flags | IN_MEMFD, len(block))
+            _send_exec(sock, words, b"", (*fds, memory.fileno()))
     else:
-        _send_exec(sock, (ident, *counts, 0, len(block)), block, fds)
+        _send_exec(sock, (ident, *counts, flags, len(block)), block, fds)
+
+
+def send_argument(sock: socket.socket, ident: int, text: bytes) -> None:
+    """ARGUMENT. Raises OSError; never waits."""
+    sock.sendmsg((_COMMAND.pack(_MAGIC, ARGUMENT, ident), text), (), _SEND)
 
 
 def _send_exec(

@@ -51,6 +51,9 @@ class ExecOperation:
     `paths` are tried in order until one exists (execve(2) gives ENOENT, ENOTDIR or EACCES for the
     others), so that the host never looks a name up in a tree that the sandbox can change.
 
+    `late` says that the last argument is text which the program reads when it runs and not before:
+    the program may be started ahead of it.
+
     `searches` is the container path that a search begins at. It must lead to a directory or a
     regular file when the program starts: it would wait on a FIFO until its time is over.
     """
@@ -63,6 +66,7 @@ class ExecOperation:
     timeout_ms: int
     capture: Capture
     searches: str | None = None
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ def _operation(arguments: BashArguments, limits: CallLimits) -> ExecOperation:
         cwd=WORKSPACE.encode(),
         timeout_ms=applied_timeout_ms(arguments.timeout_ms, limits),
         capture=capture(limits),
+        late=True,
     )
 
 

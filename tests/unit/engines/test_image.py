@@ -11,7 +11,7 @@ from stockade.engines.oci import image, toolbox
 from stockade.host.data import data_directory, native_program
 from stockade.terms.fault import Code, Failure
 
-PROGRAMS = (native_program("guest"), native_program("regular.so"))
+PROGRAMS = tuple(native_program(name) for name in ("guest", "hold.so", "regular.so"))
 
 
 def recipe() -> image.Recipe:

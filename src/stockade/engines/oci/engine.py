@@ -162,7 +162,7 @@ class OciEngine:
         undo.callback(os.close, pidfd)
         helpers = processes.collect(_orphans(before, name) - {link.pid}, 0)
         groups.exempt(link.pid)
-        spares = Spares(link, groups, self._background)
+        spares = Spares(link, groups, self._background, tree.uid_base)
         undo.callback(spares.close)
         spares.prepare()
         return OciSandbox(

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from stockade.engines.oci.held import Streams, template_of
 from stockade.engines.oci.spares import BUSY_SPARES, Placed, Spares
 from stockade.engines.oci.watchdog import Watchdog
 from stockade.host.guest_link import ExecFailed, Exited, GuestLink
@@ -47,6 +48,7 @@ class OciSandbox:
     ) -> None:
         self._digest = digest
         self._env = {name.encode(): value.encode() for name, value in env}
+        self._plain_env = tuple(self._env.items())
         self._owner = owner
         self._link = link
         self._groups = groups
@@ -63,6 +65,10 @@ class OciSandbox:
         return self._digest
 
     def alive(self) -> bool:
+        """Also False when what it has mounted is no longer at its place (host.anchors)."""
+        return self._answers()
+
+    def _answers(self) -> bool:
         if self._closed:
             return False
         poller = select.poll()
@@ -107,23 +113,35 @@ class OciSandbox:
         self, operation: ExecOperation, context: ExecContext, deadline: float
     ) -> ExecOutcome | None:
         """None when the spare died without having read its command: nothing ran."""
-        placed = self._spares.take()
+        env = self._variables(operation)
+        own_stdin = context.stdin is not None
+        placed = self._spares.take(template_of(operation, env, own_stdin=own_stdin))
         try:
-            return self._run(placed, operation, context, deadline)
+            return self._run(placed, operation, env, context, deadline)
         except Failure as error:
-            if error.fault.code is Code.SANDBOX_UNAVAILABLE and self.alive():
+            if error.fault.code is Code.SANDBOX_UNAVAILABLE and self._answers():
                 return None
             raise
         finally:
             self._spares.give_back(placed)
 
+    def _variables(self, operation: ExecOperation) -> tuple[tuple[bytes, bytes], ...]:
+        return (
+            tuple((self._env | dict(operation.env)).items()) if operation.env else self._plain_env
+        )
+
     def _run(
-        self, placed: Placed, operation: ExecOperation, context: ExecContext, deadline: float
+        self,
+        placed: Placed,
+        operation: ExecOperation,
+        env: tuple[tuple[bytes, bytes], ...],
+        context: ExecContext,
+        deadline: float,
     ) -> ExecOutcome:
         started = time.monotonic()
         counters = self._groups.counters
         oom_before, refused_before = counters.oom_kills(), counters.pids_refused()
-        collectors, pump = self._start(placed, operation, context)
+        collectors, pump = self._start(placed, operation, env, context)
         report: Exited | ExecFailed | None = None
 
         def on_control() -> bool:
@@ -190,51 +208,55 @@ class OciSandbox:
         return how
 
     def _start(
-        self, placed: Placed, operation: ExecOperation, context: ExecContext
+        self,
+        placed: Placed,
+        operation: ExecOperation,
+        env: tuple[tuple[bytes, bytes], ...],
+        context: ExecContext,
     ) -> tuple[tuple[Collector, Collector], Pump]:
-        """Open the pipes and send the command; the spare's ends are closed here."""
-        capture = operation.capture
-        collectors = []
-        for number, name in ((1, "stdout"), (2, "stderr")):
-            sink = (
-                context.artifacts.open(
-                    context.lease_id,
-                    name,
-                    capture.head_bytes + capture.tail_bytes,
-                    capture.artifact_bytes,
-                )
-                if capture.artifact_bytes
-                else None
-            )
-            collectors.append(Collector(number, capture, sink, context.tee))
-        out_read, out_write = os.pipe2(os.O_CLOEXEC)
-        err_read, err_write = os.pipe2(os.O_CLOEXEC)
-        for end in (out_write, err_write):
-            # /dev/stdout and /dev/stderr open the pipe anew, by its owner and mode 0600.
-            os.fchown(end, self._owner, self._owner)
-        pump = Pump(
-            {out_read: collectors[0], err_read: collectors[1]},
-            placed.spare.fileno(),
-            context.cancel,
-        )
+        """Give the spare its command; it holds the only writing ends of the pipes then."""
+        out = self._collector(1, "stdout", operation, context)
+        err = self._collector(2, "stderr", operation, context)
+        streams = placed.held.streams if placed.held is not None else Streams(self._owner)
+        out_read, err_read = streams.take()
+        pump = Pump({out_read: out, err_read: err}, placed.spare.fileno(), context.cancel)
         if not self._overlapped:
             self._groups.counters.start_peak()
-        stdin = self._null if context.stdin is None else context.stdin
         try:
-            placed.spare.start(
-                paths=operation.paths,
-                argv=operation.argv,
-                env=tuple((self._env | dict(operation.env)).items()),
-                cwd=operation.cwd,
-                fds=(stdin, out_write, err_write),
-            )
+            if placed.held is not None:
+                placed.spare.release(operation.argv[-1])
+            else:
+                out_write, err_write = streams.writes
+                stdin = self._null if context.stdin is None else context.stdin
+                placed.spare.start(
+                    paths=operation.paths,
+                    argv=operation.argv,
+                    env=env,
+                    cwd=operation.cwd,
+                    fds=(stdin, out_write, err_write),
+                )
         except BaseException:
             pump.close()
             raise
         finally:
-            os.close(out_write)
-            os.close(err_write)
-        return (collectors[0], collectors[1]), pump
+            streams.close_writes()
+        return (out, err), pump
+
+    def _collector(
+        self, number: int, name: str, operation: ExecOperation, context: ExecContext
+    ) -> Collector:
+        capture = operation.capture
+        sink = (
+            context.artifacts.open(
+                context.lease_id,
+                name,
+                capture.head_bytes + capture.tail_bytes,
+                capture.artifact_bytes,
+            )
+            if capture.artifact_bytes
+            else None
+        )
+        return Collector(number, capture, sink, context.tee)
 
 
 def _verdict(

@@ -1,4 +1,5 @@
-"""The spares of a sandbox: processes that wait in their cgroups for a command.
+"""The spares of a sandbox: processes that wait in their cgroups for a command, plain or as held
+shells (held.py).
 
 A spare is a child of the guest that was forked and moved into a group of its own ahead of time, so
 that starting a command is one message and no instruction of it runs outside its group. One that was
@@ -10,18 +11,22 @@ Making one is forking in the guest and moving between groups, which competes wit
 processors and the interpreter, and a move waits for a grace period unless another was just before.
 So one job at a time makes all that are missing, once that are `BATCH`, and begins `DELAY_S` after
 the call, so that its reply goes out first. Calls that follow each other within `BUSY_S` want more of
-them: a grace period takes as long as five such calls.
+them: a grace period takes as long as five such calls. There are as many of the sort that the last
+call used; of the other one waits.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
 from collections import deque
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
+from stockade.engines.oci.held import Held, Template, hold
 from stockade.host.call_group import CallGroup
 from stockade.host.guest_link import GuestLink, Spare
 from stockade.host.lease_groups import SandboxGroups
@@ -33,17 +38,25 @@ BUSY_S: Final = 0.05
 BATCH: Final = 2
 DELAY_S: Final = 0.002
 MAKE_TIMEOUT_S: Final = 10.0
+HOLD_TIMEOUT_S: Final = 5.0
 LOOKS: Final = 4
+# How often in a row one that is being made may be killed at birth, by a command that kills all.
+BIRTHS: Final = 3
+
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A spare in its own group."""
+    """A spare in its own group; `held` if it is a shell that waits for its command."""
 
     spare: Spare
     group: CallGroup
+    held: Held | None
 
     def discard(self) -> None:
+        if self.held is not None:
+            self.held.streams.close()
         self.spare.close()
         self.group.close()
 
@@ -51,12 +64,22 @@ class Placed:
 class Spares:
     """Thread-safe. `close` after the sandbox's processes are dead."""
 
-    def __init__(self, link: GuestLink, groups: SandboxGroups, background: Executor) -> None:
+    def __init__(
+        self, link: GuestLink, groups: SandboxGroups, background: Executor, owner: int
+    ) -> None:
+        """`owner` is the host id, of user and group, of the user inside."""
         self._link = link
         self._groups = groups
         self._background = background
+        self._owner = owner
+        self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._changed = threading.Condition()
-        self._ready: deque[Placed] = deque()
+        self._plain: deque[Placed] = deque()
+        self._held: deque[Placed] = deque()
+        # The first shell that could have been held; None again once holding it has failed.
+        self._template: Template | None = None
+        self._can_hold = True
+        self._last_held = False
         self._used: deque[CallGroup] = deque()
         self._survived: deque[CallGroup] = deque()
         self._making = False
@@ -74,27 +97,44 @@ class Spares:
         with self._changed:
             self._order(0.0)
 
-    def take(self) -> Placed:
-        """Raises Failure(sandbox_unavailable); then nothing ran."""
+    def take(self, template: Template | None = None) -> Placed:
+        """A held shell for `template` or a plain spare. Raises Failure(sandbox_unavailable); then
+        nothing ran."""
         with self._changed:
-            if self._ready:
-                return self._ready.popleft()
+            if template is not None and self._template is None and self._can_hold:
+                self._template = template
+            usable = template is not None and template == self._template
+            self._last_held = usable
+            placed = self._pop(usable)
+            if placed is not None:
+                return placed
             failures = self._failures
             self._waiting += 1
             try:
                 self._order(0.0)
                 self._changed.wait_for(
-                    lambda: self._ready or self._closed or self._failures > failures,
+                    lambda: (
+                        self._plain
+                        or (usable and self._held)
+                        or self._closed
+                        or self._failures > failures + BIRTHS
+                    ),
                     MAKE_TIMEOUT_S,
                 )
-                if self._ready:
-                    return self._ready.popleft()
+                placed = self._pop(usable)
+                if placed is not None:
+                    return placed
             finally:
                 self._waiting -= 1
             trouble = "it is closed" if self._closed else self._trouble
         raise failure(
             Code.SANDBOX_UNAVAILABLE, f"the sandbox is not usable: {trouble}; nothing ran"
         )
+
+    def _pop(self, held: bool) -> Placed | None:
+        if held and self._held:
+            return self._held.popleft()
+        return self._plain.popleft() if self._plain else None
 
     def give_back(self, used: Placed) -> None:
         """The call is over: tidy up after it and make new ones when few are left."""
@@ -104,17 +144,21 @@ class Spares:
             self._used.append(used.group)
             self._wanted = BUSY_SPARES if now - self._last_used < BUSY_S else SPARES
             self._last_used = now
-            if len(self._ready) <= self._wanted - BATCH:
-                self._order(DELAY_S if self._ready else 0.0)
+            ready = self._held if self._last_held and self._template else self._plain
+            if len(ready) <= self._wanted - BATCH:
+                self._order(DELAY_S if ready else 0.0)
 
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            unused, self._ready = list(self._ready), deque()
+            unused = [*self._plain, *self._held]
+            self._plain.clear()
+            self._held.clear()
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._making, MAKE_TIMEOUT_S)
         for placed in unused:
             placed.discard()
+        os.close(self._null)
 
     def _order(self, delay_s: float) -> None:
         """Have the background make what is wanted. The lock is held."""
@@ -127,8 +171,8 @@ class Spares:
             if delay_s:
                 time.sleep(delay_s)
             self._tidy()
-            while self._wanting():
-                self._add()
+            while (template := self._next()) is not False:
+                self._add(template)
         except (Failure, OSError) as error:
             with self._changed:
                 self._trouble = str(error)
@@ -136,14 +180,23 @@ class Spares:
         finally:
             with self._changed:
                 self._making = False
-                if self._waiting > len(self._ready):
+                if self._waiting > len(self._plain):
                     # Callers that came when it was found to be enough.
                     self._order(0.0)
                 self._changed.notify_all()
 
-    def _wanting(self) -> bool:
+    def _next(self) -> Template | Literal[False] | None:
+        """What to make next: None is a plain spare; False when nothing is missing."""
         with self._changed:
-            return not self._closed and len(self._ready) < max(self._wanted, self._waiting)
+            template = self._template
+            mostly_held = template is not None and self._last_held
+            if self._closed:
+                return False
+            if len(self._plain) < max(1 if mostly_held else self._wanted, self._waiting):
+                return None
+            if template and len(self._held) < (self._wanted if mostly_held else 1):
+                return template
+            return False
 
     def _tidy(self) -> None:
         """Remove the used groups, and look at a few of those that something was left in."""
@@ -157,7 +210,7 @@ class Spares:
             if not group.remove():
                 self._survived.append(group)
 
-    def _add(self) -> None:
+    def _add(self, template: Template | None = None) -> None:
         with self._changed:
             self._made += 1
             number = self._made
@@ -169,10 +222,24 @@ class Spares:
             raise failure(
                 Code.SANDBOX_UNAVAILABLE, f"a process could not be placed in its cgroup: {error}"
             ) from error
-        placed = Placed(spare, group)
+        held = None if template is None else self._hold(spare, template)
+        placed = Placed(spare, group, held)
         with self._changed:
-            if not self._closed:
-                self._ready.append(placed)
+            if not self._closed and (template is None or held is not None):
+                (self._plain if held is None else self._held).append(placed)
                 self._changed.notify_all()
                 return
+            self._used.append(group)
         placed.discard()
+
+    def _hold(self, spare: Spare, template: Template) -> Held | None:
+        """None if this shell can't be held here, which is not tried again."""
+        try:
+            return hold(
+                spare, template, owner=self._owner, stdin=self._null, timeout_s=HOLD_TIMEOUT_S
+            )
+        except (Failure, OSError) as error:
+            _log.info("shells are not started ahead in this sandbox: %s", error)
+            with self._changed:
+                self._template, self._can_hold = None, False
+            return None

@@ -1,4 +1,5 @@
-"""The directory that every sandbox sees read-only at /run/stockade: the guest and the search program.
+"""The directory that every sandbox sees read-only at /run/stockade: the guest, what is preloaded into
+shells that wait for their command, and the search program.
 
 Debian's ripgrep is linked against shared libraries that an image need not have, so it is copied with
 them and with the dynamic loader that starts it. Copies, so that an upgrade of the host's packages
@@ -23,8 +24,8 @@ _LIBRARY: Final = re.compile(r"^\s*(?:\S+ => )?(/\S+) \(0x[0-9a-f]+\)$")
 _LOADER: Final = re.compile(r"ld-linux|ld-musl|^ld64|^ld\.so")
 
 
-def build(directory: Path, guest: Path, preload: Path) -> Path:
-    """Make `directory` with `guest` and `rg/`. Raises Failure(engine_unavailable) naming what has
+def build(directory: Path, guest: Path, hold: Path, regular: Path) -> Path:
+    """Make `directory` with `guest`, `hold.so` and `rg/`. Raises Failure(engine_unavailable) naming what has
     to be installed."""
     program = shutil.which("rg", path="/usr/local/bin:/usr/bin:/bin")
     if program is None:
@@ -34,7 +35,8 @@ def build(directory: Path, guest: Path, preload: Path) -> Path:
         (directory / "rg").mkdir(parents=True)
         directory.chmod(0o755)
         _install(guest, directory / "guest", 0o711)
-        _install(preload, directory / "rg/regular.so", 0o755)
+        _install(hold, directory / "hold.so", 0o755)
+        _install(regular, directory / "rg/regular.so", 0o755)
         _install(Path(program), directory / "rg/rg", 0o755)
         for library in _libraries(program):
             name = "ld.so" if _LOADER.search(library.name) else library.name
