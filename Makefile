@@ -9,7 +9,7 @@ SYSTEM := crun ripgrep e2fsprogs gcc libc6-dev
 LAUNCHER := src/stockade/_sandbox/guest
 SOURCES := src tests benchmarks docs hatch_build.py
 
-.PHONY: setup setup-dev demo test check format bench vectors schemas clean
+.PHONY: setup setup-dev demo test check format bench soak vectors schemas clean
 
 setup: build/.setup
 setup-dev: build/.setup-dev
@@ -47,8 +47,17 @@ format: build/.setup-dev
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-bench: build/.setup-dev
+# Peers of one group of figures. What can't be installed is reported as missing.
+build/.setup-bench: build/.setup-dev requirements/bench.txt
+	@$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/bench.txt \
+		&& touch $@ || echo "stockade: measuring without the libraries of requirements/bench.in" >&2
+
+bench: build/.setup-bench
 	$(BIN)/python -m benchmarks
+
+# SEED=… repeats a run; a failure names its seed and case.
+soak: build/.setup-dev
+	$(BIN)/python -m tests.soak $(if $(SEED),--seed $(SEED))
 
 vectors: build/.setup-dev
 	$(BIN)/python tests/vectors/make_vectors.py
@@ -61,6 +70,7 @@ lock: build/.setup-dev
 	$(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --allow-unsafe -o requirements/build.txt requirements/build.in
 	$(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras -o requirements/runtime.txt pyproject.toml
 	$(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --allow-unsafe -o requirements/dev.txt requirements/dev.in
+	$(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras -o requirements/bench.txt requirements/bench.in
 
 clean:
 	rm -rf build dist .venv src/stockade/_sandbox

@@ -15,7 +15,7 @@ from typing import Final
 from rich.console import Console
 
 from benchmarks import table
-from benchmarks.figures import calls, deadline, files, leases, output, reset, search
+from benchmarks.figures import calls, capability, deadline, files, leases, output, reset, search
 from benchmarks.report import Figure, Report
 from benchmarks.trees import ROOT
 from benchmarks.world import World, opened
@@ -30,6 +30,7 @@ GROUPS: Final[dict[str, Callable[[World], list[Figure]]]] = {
     "output": output.measure,
     "deadline": deadline.measure,
     "reset": reset.measure,
+    "capability": capability.measure,
 }
 
 

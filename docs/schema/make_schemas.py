@@ -7,16 +7,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stockade.decide.grant_file import CeilingFile, GrantFile
+from stockade.decide.profile_file import ProfileData
+from stockade.decide.seccomp import SeccompPolicy
 from stockade.edge.wire import CallRequest
 from stockade.tools import schemas
 
 HERE = Path(__file__).parent
+# The files below policy/, by directory.
+POLICY = {
+    "grants": GrantFile,
+    "ceilings": CeilingFile,
+    "profiles": ProfileData,
+    "seccomp": SeccompPolicy,
+}
 
 
 def rendered() -> dict[str, str]:
     """File name to content."""
     documents = schemas.documents()
     documents["call-request.json"] = schemas.request_document(CallRequest, "call-request")
+    for directory, model in POLICY.items():
+        name = f"policy.{directory}"
+        documents[f"{name}.json"] = schemas.request_document(model, name)
     return {name: schemas.render(document) for name, document in documents.items()}
 
 

@@ -6,6 +6,7 @@ that the package compares, and signatures are made by hand where the package wou
 
 from __future__ import annotations
 
+import functools
 import hmac
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from stockade.decide.attenuation import exceeds, meet, wider_component
 from stockade.decide.authorize import allowed_path, authorize, path_scope
 from stockade.decide.blocks import block_bytes, grant_of, normal, root_block
+from stockade.decide.checks import approvals_needed
 from stockade.decide.objects import (
     antichain,
     covers_connect,
@@ -35,7 +37,13 @@ from stockade.terms.call import Right
 from stockade.terms.fault import Code, Failure
 from stockade.terms.grant import (
     NO_BUDGET,
+    ApprovalRule,
     Block,
+    Check,
+    CheckOneOf,
+    CheckPattern,
+    CheckPrefix,
+    CheckRange,
     Connect,
     ConnectBroker,
     ConnectCidr,
@@ -82,6 +90,48 @@ CONNECT: st.SearchStrategy[Connect] = st.one_of(
 )
 
 
+TOOL = st.sampled_from(["x", "y"])
+ARGUMENT = st.sampled_from(["path", "text", "count"])
+REGEX = st.sampled_from(["a*", "[ab]+", "/workspace/(a|b)", ".*", "[0-9]", "true"])
+WORDS = st.sampled_from(["a", "aa", "b", "", "1", "true", "/workspace/a", "é"])
+CHECK: st.SearchStrategy[Check] = st.one_of(
+    st.builds(CheckPattern, kind=st.just("pattern"), tool=TOOL, argument=ARGUMENT, pattern=REGEX),
+    st.builds(
+        CheckOneOf,
+        kind=st.just("one_of"),
+        tool=TOOL,
+        argument=st.sampled_from(["text", "count"]),
+        values=st.lists(WORDS, min_size=1, max_size=3).map(tuple),
+    ),
+    st.builds(
+        CheckRange,
+        kind=st.just("range"),
+        tool=TOOL,
+        argument=ARGUMENT,
+        minimum=st.integers(-1, 1),
+        maximum=st.integers(1, 3),
+    ),
+    st.builds(
+        CheckPrefix,
+        kind=st.just("prefix"),
+        tool=TOOL,
+        argument=ARGUMENT,
+        paths=st.lists(PATH, min_size=1, max_size=3).map(tuple),
+    ),
+)
+RULE = st.builds(ApprovalRule, tool=TOOL, argument=st.none(), pattern=st.none()) | st.builds(
+    ApprovalRule, tool=TOOL, argument=ARGUMENT, pattern=REGEX
+)
+CHECKS = st.lists(CHECK, max_size=3).map(tuple)
+RULES = st.lists(RULE, max_size=2).map(tuple)
+ARGUMENTS = st.dictionaries(
+    ARGUMENT,
+    st.one_of(
+        WORDS, PATH, st.integers(-2, 4), st.booleans(), st.none(), st.just(1.5), st.just(["a"])
+    ),
+)
+
+
 @st.composite
 def grants(draw: st.DrawFn, *, supported: bool = False) -> Grant:
     """Any grant in normal form; with `supported`, one that a token may hold today."""
@@ -89,9 +139,7 @@ def grants(draw: st.DrawFn, *, supported: bool = False) -> Grant:
     below = st.tuples(st.sampled_from(read), PATHS) if read else st.just(("/", ()))
     prefix, paths = draw(below)
     write = tuple(prefix.rstrip("/") + path.rstrip("/") or "/" for path in paths)
-    lists = st.just(()) if supported else NAMES
     connect = () if supported else draw(st.lists(CONNECT, max_size=3).map(tuple))
-    total = NO_BUDGET if supported else draw(numbers(Total))
     return normal(
         Grant(
             scope=Scope(read=read, write=write, execute=draw(PATHS), connect=connect),
@@ -104,10 +152,10 @@ def grants(draw: st.DrawFn, *, supported: bool = False) -> Grant:
             ),
             per_call=draw(numbers(PerCall)),
             per_lease=draw(numbers(PerLease)),
-            total=total,
+            total=draw(st.just(NO_BUDGET) | numbers(Total)),
             depth=draw(st.integers(0, 16)),
-            checks=draw(lists),
-            approve=draw(lists),
+            checks=draw(CHECKS),
+            approve=draw(RULES),
         )
     )
 
@@ -225,9 +273,49 @@ RIGHTS = st.builds(
 )
 
 
-@given(chains(), st.lists(RIGHTS, max_size=2), st.sampled_from(["x", "y", "z"]), PATH)
+@st.composite
+def long_chains(draw: st.DrawFn) -> tuple[Block, ...]:
+    """A root and up to four blocks, each no wider than the one before."""
+    first = draw(grants(supported=True)).model_copy(update={"depth": 16})
+    blocks = [root_block(first, "acme", "run-1", "k1", draw(SMALL), NOW + 4)]
+    for _ in range(draw(st.integers(0, 4))):
+        parent = blocks[-1]
+        low = meet(grant_of(parent), draw(grants(supported=True)))
+        fields = {name: getattr(low, name) for name in Grant.model_fields}
+        fields["depth"] = parent.depth - draw(st.integers(1, 3))
+        fields["lease"] = parent.lease or draw(st.sampled_from([None, LEASE]))
+        fields["not_before_s"] = parent.not_before_s + draw(st.integers(0, 1))
+        fields["not_after_s"] = parent.not_after_s - draw(st.integers(0, 1))
+        blocks.append(Block(**fields))
+    return tuple(blocks)
+
+
+@given(long_chains())
+def test_the_meet_of_a_chain_is_below_every_block_and_is_what_is_permitted(
+    blocks: tuple[Block, ...],
+) -> None:
+    token = mint(RING, "k1", blocks[0])
+    for block in blocks[1:]:
+        token = attenuate(token, block)
+    lowest = functools.reduce(meet, map(grant_of, blocks))
+    for block in blocks:
+        assert exceeds(lowest, grant_of(block)) is None
+    latest = max(block.not_before_s for block in blocks)
+    earliest = min(block.not_after_s for block in blocks)
+    if latest >= earliest:
+        assert code_of(token, latest) is Code.TOKEN_EXPIRED
+        return
+    permit = verify(token, RING, latest)
+    assert permit.grant == lowest
+    assert permit.totals == tuple(block.total for block in blocks)
+    assert permit.not_after_s == earliest
+    assert code_of(token, earliest) is Code.TOKEN_EXPIRED
+    assert code_of(token, latest - 1) is Code.TOKEN_NOT_YET_VALID
+
+
+@given(chains(), st.lists(RIGHTS, max_size=2), st.sampled_from(["x", "y", "z"]), PATH, ARGUMENTS)
 def test_a_child_is_never_allowed_what_its_parent_is_not(
-    chain: tuple[Block, Block], rights: list[Right], tool: str, path: str
+    chain: tuple[Block, Block], rights: list[Right], tool: str, path: str, arguments: Any
 ) -> None:
     root, child = chain
     bound = root.model_copy(update={"lease": LEASE})
@@ -257,15 +345,17 @@ def test_a_child_is_never_allowed_what_its_parent_is_not(
 
     def allowed(who: Any) -> bool:
         try:
-            authorize(who, tool, rights, record)
+            authorize(who, tool, rights, arguments, record)
         except Failure:
             return False
         return True
 
     assert allowed(parent) or not allowed(permit)
     for right in ("read", "write"):
-        if allowed_path(path_scope(permit), path, right):
-            assert allowed_path(path_scope(parent), path, right)
+        if allowed_path(path_scope(permit, "x"), path, right):
+            assert allowed_path(path_scope(parent, "x"), path, right)
+    if approvals_needed(permit, tool, arguments) is None:
+        assert approvals_needed(parent, tool, arguments) is None
     assert not allowed(replace(permit, generation=2))
 
 

@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 from stockade.decide.attenuation import exceeds, meet
 from stockade.decide.blocks import normal
 from stockade.decide.compile import compile_plan, lease_tmp_bytes, plan_digest
+from stockade.decide.objects import covers_connect
 from stockade.decide.policy import Policy
 from stockade.host.policy_files import load_policy
 from stockade.terms.fault import Code, Failure
 from stockade.terms.grant import (
     NO_BUDGET,
+    CheckPrefix,
+    ConnectHost,
     Grant,
     PerCall,
     PerLease,
@@ -42,6 +45,23 @@ INSIDE = st.builds(
 )
 DENY = st.lists(INSIDE, max_size=3).map(tuple)
 MIB = 1 << 20
+HOSTS = st.builds(
+    ConnectHost,
+    kind=st.just("host"),
+    host=st.sampled_from(["a.test", "*.a.test", "x.a.test", "b.test"]),
+    ports=st.lists(st.sampled_from([80, 443]), max_size=2).map(tuple),
+    tls=st.booleans(),
+)
+CHECKS = st.lists(
+    st.builds(
+        CheckPrefix,
+        kind=st.just("prefix"),
+        tool=st.sampled_from(["grep_search", "file_view"]),
+        argument=st.just("path"),
+        paths=st.lists(PATH, min_size=1, max_size=2).map(tuple),
+    ),
+    max_size=2,
+).map(tuple)
 
 
 @st.composite
@@ -55,7 +75,7 @@ def grants(draw: st.DrawFn) -> Grant:
                 read=read,
                 write=write,
                 execute=draw(PATHS),
-                connect=(),
+                connect=draw(st.lists(HOSTS, max_size=3).map(tuple)),
             ),
             deny=draw(DENY),
             tools=("run",),
@@ -74,7 +94,7 @@ def grants(draw: st.DrawFn) -> Grant:
             ),
             total=NO_BUDGET,
             depth=8,
-            checks=(),
+            checks=draw(CHECKS),
             approve=(),
         )
     )
@@ -139,7 +159,12 @@ def test_mounts_are_exactly_the_scope(grant: Grant, path: str) -> None:
         assert _mode(plan, path) == _granted(grant, path)
     search = _compiled(grant, Kind.SEARCH)
     assert isinstance(search, SandboxPlan)
-    assert _mode(search, path) == (_granted(grant, path)[0], False, False)
+    searched = _granted(grant, path)[0] and all(
+        any(_within(path, prefix) for prefix in getattr(check, "paths", ()))
+        for check in grant.checks
+        if check.tool == "grep_search"
+    )
+    assert _mode(search, path) == (searched, False, False)
 
 
 @given(grant=grants())
@@ -185,6 +210,8 @@ def test_a_narrower_grant_never_has_a_wider_plan(
     assert narrow.system_executable <= wide.system_executable
     for prefix in narrow.system_execute:
         assert any(_within(prefix, outer) for outer in parent.scope.execute)
+    for item in narrow.connect:
+        assert any(covers_connect(outer, item) for outer in wide.connect)
     limits = wide.limits.model_dump()
     assert all(value <= limits[name] for name, value in narrow.limits.model_dump().items())
     _assert_places_within(narrow, wide, parent)

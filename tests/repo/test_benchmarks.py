@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from benchmarks.daemon import PLACE
+from benchmarks.figures import capability
 from benchmarks.measure import Contender, Samples, interleave
+from benchmarks.peers import tokens
 from benchmarks.report import Report, at_least, at_most, figure, percentile
+from benchmarks.world import World
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +37,22 @@ def test_a_quick_run_writes_a_valid_report_and_leaves_nothing(tmp_path: Path) ->
         assert one.peers[0].ratio
         assert one.name in done.stdout
     assert set(Path(PLACE).glob("stockade-bench-*")) <= before
+
+
+def test_a_library_that_is_not_installed_is_said_and_never_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone = {"gone": lambda: importlib.import_module("no_library_of_this_name")}
+    monkeypatch.setattr(tokens, "LIBRARIES", gone)
+    few = cast(World, SimpleNamespace(n=lambda _full: 5))
+    figures = {figure.name: figure for figure in capability.measure(few)}
+    for name in ("remembered", "new_last_block", "all_new", "attenuate"):
+        figure = figures[f"capability_{name}"]
+        assert (figure.ours.n, figure.ours.failures) == (5, 0), figure.ours.errors
+        (peer,) = figure.peers
+        assert (peer.series.name, peer.series.n, peer.series.p50) == ("gone", 0, None)
+        assert (peer.ratio, peer.series.errors) == (None, ["not installed"])
+    assert {"compile_cold", "compile_cached"} < set(figures)
 
 
 def test_blocks_take_turns_and_failures_are_counted() -> None:

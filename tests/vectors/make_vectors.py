@@ -21,6 +21,7 @@ KEYS = {"k1": bytes(range(32)), "k2": bytes(range(32, 64))}
 NOW = 1_750_000_000
 MAX = 2**53 - 1
 LEASE = {"id": "ls_00112233445566aa", "generation": 1}
+OTHER = {"id": "ls_00112233445566bb", "generation": 1}
 
 Block = dict[str, Any]
 Change = Callable[[Block], object]
@@ -144,6 +145,9 @@ def valid(name: str, blocks: list[Block], kid: str = "k1", tenant: str = "acme")
             "not_after_s": last["not_after_s"],
             "tools": last["tools"],
             "read": last["scope"]["read"],
+            "checks": last["checks"],
+            "approve": last["approve"],
+            "totals": [block["total"] for block in blocks],
         },
     }
 
@@ -199,6 +203,10 @@ def valid_vectors(base: Block, narrow: Block, leased: Block) -> list[Block]:
         valid("narrowed once", [base, narrow]),
         valid("bound to a lease", [base, narrow, leased]),
         valid("narrowed below a lease", [base, leased, child(leased, put("tools", []))]),
+        valid(
+            "bound to a lease below another",
+            [base, narrow, leased, child(leased, put("lease", OTHER))],
+        ),
         valid("sixteen blocks", longest),
         valid(
             "subtrees and a name that is not ASCII",
@@ -207,7 +215,99 @@ def valid_vectors(base: Block, narrow: Block, leased: Block) -> list[Block]:
         valid("valid until the next second", [root(put("not_after_s", NOW + 1))]),
         valid("valid from this second", [root(put("not_before_s", NOW))]),
         valid("nothing granted at all", [root(*NOTHING)]),
+        *valid_conditions(base),
     ]
+
+
+def pattern(text: str, tool: str = "bash_execute", argument: str = "command") -> Block:
+    return {"kind": "pattern", "tool": tool, "argument": argument, "pattern": text}
+
+
+def one_of(*values: str, argument: str = "command") -> Block:
+    return {"kind": "one_of", "tool": "bash_execute", "argument": argument, "values": [*values]}
+
+
+def between(minimum: int, maximum: int) -> Block:
+    return {
+        "kind": "range",
+        "tool": "file_view",
+        "argument": "limit",
+        "minimum": minimum,
+        "maximum": maximum,
+    }
+
+
+def prefix(*paths: str) -> Block:
+    return {"kind": "prefix", "tool": "file_view", "argument": "path", "paths": [*paths]}
+
+
+def rule(tool: str, argument: str | None = None, text: str | None = None) -> Block:
+    return {"tool": tool, "argument": argument, "pattern": text}
+
+
+def ordered(*items: Block) -> list[Block]:
+    return sorted(items, key=canonical)
+
+
+def valid_conditions(base: Block) -> list[Block]:
+    every = ordered(
+        pattern("git (status|log)( --oneline)?"),
+        one_of("make", "make test"),
+        between(1, 100),
+        prefix("/tmp", "/workspace/src"),
+    )
+    rules = ordered(rule("file_edit"), rule("bash_execute", "command", "git push.*"))
+    checked = child(base, put("checks", every[:2]), put("approve", rules[:1]))
+    spent = child(base, put("total.calls", 100), put("total.cost_micro", 0))
+    return [
+        valid("a check of each kind", [root(put("checks", every))]),
+        valid("approval of a tool, and of an argument", [root(put("approve", rules))]),
+        valid(
+            "checks and approvals added by a child",
+            [base, checked, child(checked, put("checks", every), put("approve", rules))],
+        ),
+        valid("patterns of RE2 syntax", [root(put("checks", ordered(*map(pattern, PATTERNS))))]),
+        valid("a range of negative numbers", [root(put("checks", [between(-MAX, -1)]))]),
+        valid("a budget of each kind", [root(*(put(f"total.{name}", 5) for name in TOTAL))]),
+        valid(
+            "budgets that become smaller",
+            [base, spent, child(spent, put("total.calls", 99), put("total.cpu_ms", 7))],
+        ),
+    ]
+
+
+TOTAL = ("calls", "cost_micro", "cpu_ms", "egress_bytes")
+PATTERNS = (
+    "a",
+    "a|b",
+    "(?i)make [a-z]+",
+    "(?s).*",
+    "[^/]{1,100}",
+    "\\pL+",
+    "\\Qa.b\\E",
+    "(?P<name>x)*?",
+    "é\n",
+    "^a$",
+)
+# Each needs more than linear time, more memory than a pattern may have, or can't be read.
+NO_PATTERNS = (
+    ("back-reference", "(a*)\\1"),
+    ("named back-reference", "(?P<x>a)(?P=x)"),
+    ("look-ahead", "(?=a)a"),
+    ("negative look-ahead", "(?!a)b"),
+    ("look-behind", "(?<=a)b"),
+    ("atomic group", "(?>a+)b"),
+    ("possessive quantifier", "a++b"),
+    ("recursion", "(a(?R)?b)"),
+    ("conditional", "(a)?(?(1)b|c)"),
+    ("too large a program", "(?:\\pL{50}){19}"),
+    ("too many repetitions", "a{1001}"),
+    ("nested repetitions", "(?:(?:a{100}){100}){100}"),
+    ("open bracket", "[a"),
+    ("open group", "(a"),
+    ("lone star", "*"),
+    ("unknown escape", "\\y"),
+)
 
 
 NOTHING: list[Change] = [
@@ -254,7 +354,7 @@ def form_vectors(base: Block, narrow: Block) -> list[Block]:
     while len(seventeen) < 17:
         seventeen.append(child(seventeen[-1], put("depth", 0)))
     rows.append(bad_blocks("seventeen blocks", "token_too_long", seventeen))
-    for name, rule, change in (
+    for name, place, change in (
         ("unknown field", "admin", put("admin", True)),
         ("unknown field below", "scope.delete", put("scope.delete", [])),
         ("component missing", "deny", drop("deny")),
@@ -276,7 +376,7 @@ def form_vectors(base: Block, narrow: Block) -> list[Block]:
         ("host with a port", "scope.connect", put("scope.connect", [host("a.org:80")])),
         ("host that is an address", "scope.connect", put("scope.connect", [host("0x7f.1")])),
     ):
-        rows.append(bad_blocks(name, malformed, [root(change)], rule))
+        rows.append(bad_blocks(name, malformed, [root(change)], place))
     for name, change in (
         ("trailing slash", put("scope.read", ["/tmp", "/workspace/"])),
         ("needless escape", put("scope.read", ["/tmp", "/workspac\\x65"])),
@@ -284,16 +384,82 @@ def form_vectors(base: Block, narrow: Block) -> list[Block]:
         ("duplicate in a list", put("tools", ["file_view", "file_view"])),
         ("prefix below another", put("scope.read", ["/tmp", "/workspace", "/workspace/a"])),
         ("host in capitals", put("scope.connect", [host("A.org")])),
+        ("checks out of order", put("checks", [pattern("b"), pattern("a")])),
+        ("a check twice", put("checks", [pattern("a"), pattern("a")])),
+        ("values out of order", put("checks", [one_of("b", "a")])),
+        ("a value twice", put("checks", [one_of("a", "a")])),
+        ("value that is a path, spelled otherwise", put("checks", [one_of("a", argument="cwd")])),
+        ("checked prefix with a trailing slash", put("checks", [prefix("/workspace/")])),
+        ("checked prefix below another", put("checks", [prefix("/workspace", "/workspace/a")])),
+        ("approvals out of order", put("approve", [rule("x"), rule("a")])),
+        ("an approval twice", put("approve", [rule("x"), rule("x")])),
     ):
         rows.append(bad_blocks(name, canon, [root(change)]))
+    rows += condition_vectors(base)
     rows.append(
         bad_blocks("root field in a child", malformed, [base, {**narrow, "tenant": "x"}], "tenant")
     )
     return rows
 
 
+def condition_vectors(base: Block) -> list[Block]:
+    rows: list[Block] = []
+    code = "token_malformed"
+    for name, text in NO_PATTERNS:
+        rows.append(bad_blocks(name, code, [root(put("checks", [pattern(text)]))], "checks"))
+    approved = child(base, put("approve", [rule("x", "command", "(?=a)")]))
+    rows.append(bad_blocks("look-ahead in an approval", code, [base, approved], "approve"))
+    for name, place, change in (
+        ("a range without numbers", "checks", put("checks", [between(2, 1)])),
+        ("checked prefix that is relative", "checks", put("checks", [prefix("a")])),
+        ("checked prefix with dots", "checks", put("checks", [prefix("/workspace/..")])),
+        ("value that is a path with dots", "checks", put("checks", [one_of("..", argument="cwd")])),
+        (
+            "approval with a pattern and no argument",
+            "approve",
+            put("approve", [rule("x", None, "a")]),
+        ),
+        ("approval with an argument and no pattern", "approve", put("approve", [rule("x", "a")])),
+        ("check that is a text", "checks.0", put("checks", ["x"])),
+        ("approval that is a text", "approve.0", put("approve", ["x"])),
+        ("check of an unknown kind", "checks.0", put("checks", [{**pattern("a"), "kind": "glob"}])),
+        ("check without a kind", "checks.0", put("checks", [rule("x", "command", "a")])),
+        (
+            "check with another field",
+            "checks.0.pattern.flags",
+            put("checks", [{**pattern("a"), "flags": "i"}]),
+        ),
+        ("check without values", "checks.0.one_of.values", put("checks", [one_of()])),
+        ("check without prefixes", "checks.0.prefix.paths", put("checks", [prefix()])),
+        ("empty pattern", "checks.0.pattern.pattern", put("checks", [pattern("")])),
+        ("pattern of 513", "checks.0.pattern.pattern", put("checks", [pattern("a" * 513)])),
+        ("65 checks", "checks", put("checks", ordered(*(pattern(f"{n:02}") for n in range(65))))),
+        (
+            "range of a text",
+            "checks.0.range.minimum",
+            put("checks", [{**between(1, 2), "minimum": "1"}]),
+        ),
+        (
+            "approval without a pattern's key",
+            "approve.0.pattern",
+            put("approve", [{"tool": "x", "argument": None}]),
+        ),
+        ("budget missing", "total.calls", drop("total.calls")),
+        ("budget below zero", "total.calls", put("total.calls", -1)),
+        ("budget of another kind", "total.tokens", put("total.tokens", 1)),
+    ):
+        rows.append(bad_blocks(name, code, [root(change)], place))
+    return rows
+
+
 def host(name: str) -> Block:
     return {"kind": "host", "host": name, "ports": [443], "tls": True}
+
+
+def signed(base: Block, change: Change) -> bytes:
+    """The signature of a chain of `base` and a child changed so."""
+    raws = [canonical(base), canonical(child(base, change))]
+    return signatures(raws, tenant_key("k1", "acme"))[-1]
 
 
 def signature_vectors(base: Block, narrow: Block, leased: Block) -> list[Block]:
@@ -302,23 +468,42 @@ def signature_vectors(base: Block, narrow: Block, leased: Block) -> list[Block]:
     made = signatures(raws, tenant_key("k1", "acme"))
     flipped = bytes([made[2][0] ^ 1]) + made[2][1:]
     side = canonical(child(base, put("tools", ["grep_search"])))
+    root_fields = {key: base[key] for key in ("v", "kid", "tenant", "trajectory")}
+    orphan = canonical({**narrow, **root_fields})
+    rootless = canonical(child(base))
+    second = canonical(root(put("trajectory", "run-2")))
+    key = tenant_key("k1", "acme")
+    other = signatures([second, raws[1]], key)[-1]
+    unchecked, richer = canonical(child(base)), canonical(child(base, put("total.calls", 6)))
+    with_check = signed(base, put("checks", [pattern("a")]))
+    with_rule = signed(base, put("approve", [rule("x")]))
+    with_budget = signed(base, put("total.calls", 5))
     wrong_tenant = signatures(raws[:1], tenant_key("k1", "other"))[-1]
     wrong_key = signatures(raws[:1], tenant_key("k2", "acme"))[-1]
     unknown = canonical(root(put("kid", "k9")))
     wider = canonical(child(base, put("depth", 9)))
-    budget = canonical(root(put("total.calls", 5)))
+    unsupported = canonical(root(put("scope.connect", [host("a.org")])))
     return [
         bad("signature flipped", code, text(raws, flipped)),
         bad("last block removed", code, text(raws[:2], made[2])),
+        bad("all blocks but the root removed", code, text(raws[:1], made[2])),
+        bad("root removed, its fields moved", code, text([orphan, raws[2]], made[2])),
         bad("middle block removed", code, text([raws[0], raws[2]], made[2])),
         bad("blocks reordered", code, text([raws[0], raws[2], raws[1]], made[2])),
+        bad("root and child exchanged", code, text([orphan, rootless], made[1])),
         bad("block spliced in from another chain", code, text([raws[0], side, raws[2]], made[2])),
+        bad("tail of another chain", code, text([raws[0], raws[1]], other)),
+        bad("root of another chain", code, text([second, raws[1], raws[2]], made[2])),
+        bad("a block twice", code, text([raws[0], raws[1], raws[1], raws[2]], made[2])),
+        bad("check taken out of a block", code, text([raws[0], unchecked], with_check)),
+        bad("approval taken out of a block", code, text([raws[0], unchecked], with_rule)),
+        bad("budget raised in a block", code, text([raws[0], richer], with_budget)),
         bad("block appended without signing", code, text(raws, made[1])),
         bad("block changed", code, text([raws[0], side], made[1])),
         bad("key of another tenant", code, text(raws[:1], wrong_tenant)),
         bad("secret of another key", code, text(raws[:1], wrong_key)),
         bad("wider block, signature wrong", code, text([raws[0], wider], made[1])),
-        bad("unsupported component, signature wrong", code, text([budget], made[0])),
+        bad("unsupported component, signature wrong", code, text([unsupported], made[0])),
         bad("unknown key", "token_unknown_key", text([unknown], bytes(32))),
     ]
 
@@ -329,20 +514,11 @@ def unsupported_vectors(base: Block) -> list[Block]:
     broker = {"kind": "broker", "name": "git", "methods": ["GET"], "paths": ["/repo"]}
     repo = [put("scope.read", ["/tmp", "/workspace", "repo:acme/app"])]
     return [
-        bad_blocks("check", code, [root(put("checks", ["x"]))], "checks"),
-        bad_blocks("approval", code, [root(put("approve", ["x"]))], "approve"),
         bad_blocks("host", code, [root(put("scope.connect", [host("a.org")]))], "scope.connect"),
         bad_blocks("network", code, [root(put("scope.connect", [cidr]))], "scope.connect"),
         bad_blocks("broker", code, [root(put("scope.connect", [broker]))], "scope.connect"),
         bad_blocks("repository", code, [root(*repo)], "scope.read"),
         bad_blocks("repository denied", code, [root(put("deny", ["repo:a/b"]))], "deny"),
-        *(
-            bad_blocks(f"budget of {name}", code, [root(put(f"total.{name}", 5))], f"total.{name}")
-            for name in ("calls", "cost_micro", "cpu_ms", "egress_bytes")
-        ),
-        bad_blocks(
-            "budget in a child", code, [base, child(base, put("total.calls", 5))], "total.calls"
-        ),
     ]
 
 
@@ -355,6 +531,9 @@ def wider_vectors(base: Block, narrow: Block, leased: Block) -> list[Block]:
         put("system", {"profile": "strict", "images": ["host"], "tier_min": "gvisor"}),
     )
     fixed = changed(base, put("scope.write", ["/workspace"]))
+    checks = ordered(pattern("a"), prefix("/workspace"))
+    checked = changed(base, put("checks", checks), put("approve", [rule("run")]))
+    budgets = changed(base, *(put(f"total.{name}", 5) for name in TOTAL))
     rows: list[tuple[str, Block, Change]] = [
         ("scope.read", tight, put("scope.read", ["/workspace"])),
         ("scope.read", tight, put("scope.read", ["/workspace/a", "/workspace/ab"])),
@@ -369,18 +548,25 @@ def wider_vectors(base: Block, narrow: Block, leased: Block) -> list[Block]:
         ("depth", base, put("depth", 8)),
         ("depth", base, put("depth", 9)),
         ("lease", leased, put("lease", None)),
-        ("lease", leased, put("lease", {**LEASE, "generation": 2})),
+        ("checks", checked, put("checks", [])),
+        ("checks", checked, put("checks", checks[:1])),
+        ("checks", checked, put("checks", ordered(checks[0], prefix("/workspace/a")))),
+        ("checks", checked, put("checks", ordered(checks[0], prefix("/tmp", "/workspace")))),
+        ("approve", checked, put("approve", [])),
+        ("approve", checked, put("approve", [rule("run", "cwd", "/tmp/.*")])),
         ("not_before_s", base, put("not_before_s", 0)),
         ("not_after_s", base, put("not_after_s", NOW + 3601)),
     ]
     for group in ("per_call", "per_lease"):
         rows += [(f"{group}.{k}", base, put(f"{group}.{k}", n + 1)) for k, n in base[group].items()]
+    rows += [(f"total.{k}", budgets, put(f"total.{k}", 6)) for k in TOTAL]
+    rows.append(("total.calls", budgets, put("total.calls", MAX)))
     made: list[Block] = []
-    for rule, parent, change in rows:
+    for place, parent, change in rows:
         block = child(parent, change)
         chain = [base, narrow, parent, block] if parent is leased else [parent, block]
-        name = f"wider {rule}, {len([1 for one in made if one['rule'] == rule]) + 1}"
-        made.append(bad_blocks(name, "wider_block", chain, rule))
+        name = f"wider {place}, {len([1 for one in made if one['rule'] == place]) + 1}"
+        made.append(bad_blocks(name, "wider_block", chain, place))
     made.append(
         bad_blocks(
             "wider than the parent, not than the root",

@@ -2,7 +2,7 @@
 
 `exceeds` compares two grants in the order of the block's components and names the first one that
 is wider; `wider_component` adds what relates a child block to its parent: depth strictly smaller,
-a time window inside the parent's, a lease binding that never changes once it is set. Nothing is
+a time window inside the parent's, a lease binding that is never taken away once it is set. Nothing is
 compared as a whole, so a component that a later version adds to a block has to be added here:
 a test walks the model's fields and fails for one that no row looks at.
 
@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
-from stockade.decide.blocks import normal, widest
+from stockade.decide.blocks import normal, ordered, widest
+from stockade.decide.checks import show_check, show_rule
 from stockade.decide.objects import antichain, covers_cidr, covers_connect, covers_host, covers_path
 from stockade.terms.base import Model
 from stockade.terms.fault import Code, failure
@@ -50,6 +51,11 @@ def exceeds(grant: Grant, ceiling: Grant) -> Excess | None:
     return next(_grant_rows(grant, ceiling), None)
 
 
+def wider_names(grant: Grant, ceiling: Grant) -> tuple[str, ...]:
+    """Every component in which `grant` is wider than `ceiling`, each once, in their order."""
+    return tuple(dict.fromkeys(excess.component for excess in _grant_rows(grant, ceiling)))
+
+
 def wider_component(child: Block, parent: Block) -> Excess | None:
     """The first component in which `child` may not follow `parent` in a chain, or None."""
     return next(_block_rows(child, parent), None)
@@ -63,7 +69,7 @@ def _grant_rows(child: Grant, parent: Grant) -> Iterator[Excess]:
         if not any(covers_connect(outer, item) for outer in parent.scope.connect):
             yield Excess("scope.connect", f"{_show(item)} is not within any destination granted")
     for path in parent.deny:
-        if not any(covers_path(prefix, path) for prefix in child.deny):
+        if path not in child.deny and not any(covers_path(prefix, path) for prefix in child.deny):
             yield Excess("deny", f"{path} is denied by the parent and must stay denied")
     yield from _subset("tools", child.tools, parent.tools)
     yield from _system_rows(child.system, parent.system)
@@ -72,8 +78,12 @@ def _grant_rows(child: Grant, parent: Grant) -> Iterator[Excess]:
     yield from _at_most("total", child.total, parent.total)
     if child.depth > parent.depth:
         yield Excess("depth", f"{child.depth} is more than {parent.depth}")
-    yield from _superset("checks", child.checks, parent.checks)
-    yield from _superset("approve", child.approve, parent.approve)
+    for check in parent.checks:
+        if check not in child.checks:
+            yield Excess("checks", f"{show_check(check)} is required by the parent and left out")
+    for rule in parent.approve:
+        if rule not in child.approve:
+            yield Excess("approve", f"{show_rule(rule)} is required by the parent and left out")
 
 
 def _system_rows(child: System, parent: System) -> Iterator[Excess]:
@@ -88,8 +98,10 @@ def _block_rows(child: Block, parent: Block) -> Iterator[Excess]:
     yield from _grant_rows(child, parent)
     if child.depth >= parent.depth:
         yield Excess("depth", f"{child.depth} is not less than {parent.depth}")
-    if parent.lease is not None and child.lease != parent.lease:
-        yield Excess("lease", "the parent is bound to a lease and the child is not bound to it")
+    # Another binding is no wider: a token is for a lease only through the block that the daemon
+    # appended (`authorize.check_lease`), and a binding that a holder makes is for none.
+    if parent.lease is not None and child.lease is None:
+        yield Excess("lease", "the parent is bound to a lease and the child to none")
     if child.not_before_s < parent.not_before_s:
         yield Excess("not_before_s", f"{child.not_before_s} is before {parent.not_before_s}")
     if child.not_after_s > parent.not_after_s:
@@ -98,7 +110,8 @@ def _block_rows(child: Block, parent: Block) -> Iterator[Excess]:
 
 def _below(name: str, child: tuple[str, ...], parent: tuple[str, ...]) -> Iterator[Excess]:
     for path in child:
-        if not any(covers_path(prefix, path) for prefix in parent):
+        # In normal form a path covers itself; most lists are the parent's own.
+        if path not in parent and not any(covers_path(prefix, path) for prefix in parent):
             yield Excess(name, f"{path} is not below {_list(parent)}")
 
 
@@ -108,17 +121,12 @@ def _subset(name: str, child: tuple[str, ...], parent: tuple[str, ...]) -> Itera
             yield Excess(name, f"{item} is not among {_list(parent)}")
 
 
-def _superset(name: str, child: tuple[str, ...], parent: tuple[str, ...]) -> Iterator[Excess]:
-    for item in parent:
-        if item not in child:
-            yield Excess(name, f"{item} is required by the parent and left out")
-
-
 def _at_most(name: str, child: Model, parent: Model) -> Iterator[Excess]:
-    for field in type(parent).model_fields:
-        have, bound = getattr(child, field), getattr(parent, field)
-        if have > bound:
-            yield Excess(f"{name}.{field}", f"{have} is more than {bound}")
+    bounds, values = vars(parent), vars(child)
+    if values != bounds:
+        for field, bound in bounds.items():
+            if values[field] > bound:
+                yield Excess(f"{name}.{field}", f"{values[field]} is more than {bound}")
 
 
 def _list(items: tuple[str, ...]) -> str:
@@ -159,8 +167,8 @@ def meet(grant: Grant, ceiling: Grant) -> Grant:
             per_lease=_least(PerLease, grant.per_lease, ceiling.per_lease),
             total=_least(Total, grant.total, ceiling.total),
             depth=min(grant.depth, ceiling.depth),
-            checks=_bounded("checks", tuple(sorted({*grant.checks, *ceiling.checks}))),
-            approve=_bounded("approve", tuple(sorted({*grant.approve, *ceiling.approve}))),
+            checks=_bounded("checks", ordered(grant.checks + ceiling.checks)),
+            approve=_bounded("approve", ordered(grant.approve + ceiling.approve)),
         )
     )
 

@@ -1,17 +1,18 @@
 """What may this call do? The last question before anything runs.
 
-`authorize` holds a verified capability against one call: the lease it names, the tool, and every
-(right, object) that the tool's target table derives from the arguments. It is asked at each call,
-not only when a lease is made.
+`authorize` holds a verified capability against one call: the lease it names, the tool, every
+(right, object) that the tool's target table derives from the arguments, and the checks on the
+arguments themselves (`checks`). It is asked at each call, not only when a lease is made.
 
 Paths are checked twice. Here, lexically, so that a refusal costs nothing; and by the file tools
-with `allowed_path` on the path that the resolver reached, which alone decides once symbolic links
-are followed. A path with `..` has no lexical meaning, so for it this stage only asks that the
-right is granted at all.
+with `allowed_path` and `failed_on_path` on the path that the resolver reached, which alone decides
+once symbolic links are followed. A path with `..` has no lexical meaning, so for it this stage only
+asks that the right is granted at all; a check on it fails.
 
 A lease is matched by its id, tenant, trajectory and generation, and by the ids of its token's
-blocks: a holder can append any lease binding to a token that has none, and only the ids, which
-come from signatures, tell that block from the one the daemon appended.
+blocks: a holder can append any lease binding, and only the ids, which come from signatures, tell
+that block from the one the daemon appended. No block may set a binding after that one either
+(`descends`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
 
+from stockade.decide.checks import (
+    Arguments,
+    check_failure,
+    checks_of,
+    checks_on_path,
+    first_failed,
+)
 from stockade.decide.objects import (
     covers_connect,
     covers_path,
@@ -38,13 +46,18 @@ _NOT_GRANTED: Final = "the capability grants no such lease"
 
 
 def authorize(
-    permit: Permit, tool: str, rights: Sequence[Right], lease: LeaseRecord | None
+    permit: Permit,
+    tool: str,
+    rights: Sequence[Right],
+    arguments: Arguments,
+    lease: LeaseRecord | None,
 ) -> None:
     """Return if the call is granted in full.
 
-    `lease` is the record under the id that the call names, or None if there is none: the answer
-    is the same as for a lease of somebody else. Raises Failure(lease_not_granted,
-    stale_generation, tool_not_granted, right_not_granted) with `rule` = the component.
+    `arguments` are JSON values with the tool's defaults filled in. `lease` is the record under the
+    id that the call names, or None if there is none: the answer is the same as for a lease of
+    somebody else. Asked in this order, raises Failure(lease_not_granted, stale_generation,
+    tool_not_granted, right_not_granted, check_failed) with `rule` = the component.
     """
     _check_lease(permit, lease)
     if tool not in permit.grant.tools:
@@ -55,12 +68,26 @@ def authorize(
         refusal = _refusal(permit, right)
         if refusal is not None:
             raise refusal
+    failed = first_failed(checks_of(permit.grant, tool), arguments)
+    if failed is not None:
+        raise check_failure(failed)
 
 
-def path_scope(permit: Permit) -> PathScope:
-    """The prefixes that file tools of this permit may touch."""
-    scope = permit.grant.scope
-    return PathScope(read=scope.read, write=scope.write, deny=permit.grant.deny)
+def path_scope(permit: Permit, tool: str) -> PathScope:
+    """Where `tool` of this permit may go among the files."""
+    grant = permit.grant
+    return PathScope(
+        read=grant.scope.read,
+        write=grant.scope.write,
+        deny=grant.deny,
+        checks=checks_on_path(grant, tool),
+    )
+
+
+def failed_on_path(scope: PathScope, resolved_path: str) -> Failure | None:
+    """Failure(check_failed) for the first check on the path that a resolved one doesn't satisfy."""
+    failed = first_failed(scope.checks, {check.argument: resolved_path for check in scope.checks})
+    return None if failed is None else check_failure(failed)
 
 
 def allowed_path(scope: PathScope, resolved_path: str, right: FileRight) -> bool:
@@ -82,7 +109,7 @@ def _check_lease(permit: Permit, lease: LeaseRecord | None) -> None:
         lease is None
         or permit.lease_id != lease.id
         or permit.tenant != lease.tenant
-        or not _same_or_below(permit.trajectory, lease.trajectory)
+        or not same_or_below(permit.trajectory, lease.trajectory)
     ):
         raise failure(Code.LEASE_NOT_GRANTED, _NOT_GRANTED, rule="lease")
     if permit.generation != lease.generation:
@@ -91,12 +118,25 @@ def _check_lease(permit: Permit, lease: LeaseRecord | None) -> None:
             "the capability is bound to another generation of the lease",
             rule="lease",
         )
-    if not lease.chain or permit.chain[: len(lease.chain)] != lease.chain:
+    if not descends(permit, lease):
         raise failure(Code.LEASE_NOT_GRANTED, _NOT_GRANTED, rule="lease")
 
 
-def _same_or_below(trajectory: str, other: str) -> bool:
-    return other == trajectory or other.startswith(trajectory + "/")
+def descends(permit: Permit, lease: LeaseRecord) -> bool:
+    """Whether the permit's chain is that of the lease's own token, or that with narrowing blocks
+    after it. The binding in force must be the one that the lease's own last block set: a child's
+    chain begins with its parent's as well, and a holder can append any binding."""
+    own = len(lease.chain)
+    return own > 0 and permit.chain[:own] == lease.chain and permit.bound_at == own - 1
+
+
+def same_or_below(trajectory: str, other: str) -> bool:
+    """Whether `other` is `trajectory` or one of its children: `run-1/sub-2` is of `run-1`."""
+    return other == trajectory or below(trajectory, other)
+
+
+def below(trajectory: str, other: str) -> bool:
+    return other.startswith(trajectory + "/")
 
 
 def _refusal(permit: Permit, right: Right) -> Failure | None:

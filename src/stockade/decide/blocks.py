@@ -12,12 +12,13 @@ itself states every component.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
-from stockade.decide.canonical import canonical
+from stockade.decide.canonical import JsonLike, canonical, canonical_closed
+from stockade.decide.checks import normal_check, normal_rule
 from stockade.decide.objects import (
     antichain,
     covers_connect,
@@ -25,11 +26,13 @@ from stockade.decide.objects import (
     normal_connect,
     parse_path,
 )
-from stockade.terms.base import MAX_INTEGER
+from stockade.terms.base import Model
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.grant import (
     TOKEN_VERSION,
+    Approvals,
     Block,
+    Checks,
     Connect,
     Grant,
     LeaseBinding,
@@ -41,6 +44,7 @@ from stockade.terms.grant import (
 )
 
 G = TypeVar("G", bound=Grant)
+M = TypeVar("M", bound=Model)
 A = TypeVar("A")
 
 # Objects of this kind are reserved; no grant with one is accepted anywhere (see `unsupported`).
@@ -58,7 +62,7 @@ def normal(grant: G) -> G:
     for path in write:
         if not any(covers_path(prefix, path) for prefix in read):
             raise malformed("scope.write", f"{path} is granted for writing and not for reading")
-    connect = {_parsed("scope.connect", normal_connect, item) for item in scope.connect}
+    connect = set(_each("scope.connect", normal_connect, scope.connect))
     system = grant.system
     return grant.model_copy(
         update={
@@ -66,13 +70,13 @@ def normal(grant: G) -> G:
                 read=read,
                 write=write,
                 execute=_paths("scope.execute", scope.execute),
-                connect=tuple(sorted(widest(connect), key=_order)),
+                connect=ordered(widest(connect)),
             ),
             "deny": _paths("deny", grant.deny),
             "tools": _set(grant.tools),
             "system": system.model_copy(update={"images": _set(system.images)}),
-            "checks": _set(grant.checks),
-            "approve": _set(grant.approve),
+            "checks": ordered(_each("checks", normal_check, grant.checks)),
+            "approve": ordered(_each("approve", normal_rule, grant.approve)),
         }
     )
 
@@ -89,19 +93,19 @@ def unsupported(grant: Grant) -> str | None:
     ):
         if any(path.startswith(_REPO) for path in paths):
             return name
-    if scope.connect:
-        return "scope.connect"
-    for name in Total.model_fields:
-        if getattr(grant.total, name) != MAX_INTEGER:
-            return f"total.{name}"
-    if grant.checks:
-        return "checks"
-    return "approve" if grant.approve else None
+    return "scope.connect" if scope.connect else None
 
 
 def widest(items: Collection[Connect]) -> list[Connect]:
     """The different objects in `items` without those that another one covers."""
     return [x for x in items if not any(y != x and covers_connect(y, x) for y in items)]
+
+
+def ordered(items: Iterable[M]) -> tuple[M, ...]:
+    """A set of objects in its one order: that of their canonical bytes."""
+    return tuple(
+        sorted(set(items), key=lambda item: canonical_closed(item.model_dump(mode="json")))
+    )
 
 
 def grant_of(block: Block) -> Grant:
@@ -132,8 +136,8 @@ def narrow(
     per_lease: PerLease | None = None,
     total: Total | None = None,
     depth: int | None = None,
-    checks: tuple[str, ...] | None = None,
-    approve: tuple[str, ...] | None = None,
+    checks: Checks | None = None,
+    approve: Approvals | None = None,
     lease: LeaseBinding | None = None,
     not_before_s: int | None = None,
     not_after_s: int | None = None,
@@ -167,23 +171,26 @@ def narrow(
     )
 
 
-def lease_block(parent: Block, lease_id: str, generation: int, not_after_s: int) -> Block:
+def lease_block(
+    parent: Block, lease_id: str, generation: int, not_after_s: int, nonce: str | None = None
+) -> Block:
     """The child that binds a lease; it ends with the lease or with its parent, if that is
     earlier."""
     return narrow(
         parent,
-        lease=_binding(lease_id, generation),
+        lease=_binding(lease_id, generation, nonce),
         not_after_s=min(not_after_s, parent.not_after_s),
     )
 
 
-def block_bytes(block: Block) -> bytes:
-    """The canonical bytes that are signed. The root's own fields are absent from other blocks."""
+def block_bytes(block: Block, write: Callable[[JsonLike], bytes] = canonical) -> bytes:
+    """The canonical bytes that are signed. The root's own fields are absent from other blocks.
+    To compare with, `canonical_closed` writes the same ones sooner."""
     value = block.model_dump(mode="json")
     for name in _ROOT_FIELDS:
         if value[name] is None:
             del value[name]
-    return canonical(value)
+    return write(value)
 
 
 def missing_root_field(block: Block) -> str | None:
@@ -216,9 +223,9 @@ def _build(fields: dict[str, object]) -> Block:
         raise invalid(error) from None
 
 
-def _binding(lease_id: str, generation: int) -> LeaseBinding:
+def _binding(lease_id: str, generation: int, nonce: str | None) -> LeaseBinding:
     try:
-        return LeaseBinding(id=lease_id, generation=generation)
+        return LeaseBinding(id=lease_id, generation=generation, nonce=nonce)
     except ValidationError as error:
         raise invalid(error) from None
 
@@ -229,15 +236,15 @@ def _paths(component: str, paths: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
+def _each(component: str, parse: Callable[[A], A], given: Iterable[A]) -> list[A]:
+    return [_parsed(component, parse, item) for item in given]
+
+
 def _parsed(component: str, parse: Callable[[A], A], given: A) -> A:
     try:
         return parse(given)
     except ValueError as error:
         raise malformed(component, str(error)) from None
-
-
-def _order(item: Connect) -> bytes:
-    return canonical(item.model_dump(mode="json"))
 
 
 def _set(names: tuple[str, ...]) -> tuple[str, ...]:

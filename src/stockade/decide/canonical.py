@@ -33,6 +33,9 @@ JsonLike: TypeAlias = (
 MAX_DEPTH: Final = 64
 # 16 digits and a sign hold every exact integer; int() of more is quadratic, so it is not tried.
 _MAX_DIGITS: Final = 17
+_CLOSED: Final = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, check_circular=False
+).encode
 
 
 def parse_strict(data: bytes, max_bytes: int, *, floats: bool = True) -> Json:
@@ -80,6 +83,13 @@ def canonical(value: JsonLike) -> bytes:
         return rfc8785.dumps(value)
     except (rfc8785.CanonicalizationError, UnicodeEncodeError) as error:
         raise _malformed(f"the value has no canonical form: {type(error).__name__}") from error
+
+
+def canonical_closed(value: JsonLike) -> bytes:
+    """The bytes of `canonical` in a sixth of the time, for a value whose objects have ASCII names,
+    which holds no floats, and whose strings and integers `canonical` takes. A law in tests/laws
+    says so; what is signed or digested is written by the reference."""
+    return _CLOSED(value).encode("utf-8")
 
 
 def digest(value: JsonLike) -> str:

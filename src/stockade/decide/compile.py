@@ -21,6 +21,7 @@ from typing import Final
 from stockade.decide import objects
 from stockade.decide.blocks import normal
 from stockade.decide.canonical import digest
+from stockade.decide.checks import readable_by_search
 from stockade.decide.environment import environment, search_environment
 from stockade.decide.policy import Policy
 from stockade.decide.profile_file import MEMORY_PARTS, TMP_PARTS, ProfileData
@@ -37,6 +38,7 @@ _BYTES_PER_INODE: Final = 8192
 # Below these a limit means something else to the kernel (size=0 is a tmpfs without a limit, a CPU
 # quota is at least 1 ms in 100), or the sandbox can't start a single program.
 _LEAST: Final = Limits(memory_bytes=16 << 20, cpu_millis=10, pids=8, disk_bytes=1 << 20, inodes=64)
+_SEARCH_TOOL: Final = "grep_search"
 # ripgrep with a thread for each processor; it writes nothing.
 _SEARCH: Final = Limits(memory_bytes=256 << 20, cpu_millis=4000, pids=64, disk_bytes=0, inodes=0)
 
@@ -123,7 +125,7 @@ def _search(grant: Grant, policy: Policy) -> SandboxPlan:
         capabilities=(),
         system_writable=False,
         system_executable=False,
-        trees=_trees(grant.scope.read, (), (), ()),
+        trees=_trees(readable_by_search(grant, _SEARCH_TOOL), (), (), ()),
         deny=(),
         tmpfs=(),
         connect=(),

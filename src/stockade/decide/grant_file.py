@@ -15,6 +15,8 @@ from stockade.terms.fault import Failure
 from stockade.terms.grant import (
     MAX_BLOCKS,
     MAX_LIST,
+    Approvals,
+    Checks,
     Connect,
     Count,
     Grant,
@@ -28,6 +30,7 @@ from stockade.terms.grant import (
     Total,
 )
 from stockade.terms.ids import Name
+from stockade.terms.spend import Prices
 
 Reason = Annotated[str, StringConstraints(min_length=8, max_length=600)]
 _Value = TypeVar("_Value")
@@ -89,9 +92,8 @@ class GrantFile(Model):
     per_lease: PerLeaseFile
     total: TotalFile
     depth: Reasoned[Annotated[int, Field(ge=0, le=MAX_BLOCKS)]]
-    # Argument checks and approvals have no objects yet; anything but the empty list is refused.
-    checks: Reasoned[Annotated[tuple[str, ...], Field(max_length=0)]]
-    approve: Reasoned[Annotated[tuple[str, ...], Field(max_length=0)]]
+    checks: Reasoned[Checks]
+    approve: Reasoned[Approvals]
 
     @model_validator(mode="after")
     def _objects_are_well_formed(self) -> Self:
@@ -144,7 +146,22 @@ class GrantFile(Model):
         )
 
 
-class CeilingFile(GrantFile):
-    """What a tenant may at most be given; `max_ttl_s` bounds expiry, counted from minting."""
+class PricesFile(Model):
+    """Micro-units, whatever the operator's unit is: for a call of each tool (none for one that is
+    not named), a second of processor time and a mebibyte sent out. Parts are rounded up."""
 
+    call: Reasoned[dict[Name, Count]]
+    cpu_second: Reasoned[Count]
+    egress_mib: Reasoned[Count]
+
+
+class CeilingFile(GrantFile):
+    """What a tenant may at most be given, and what it costs; `max_ttl_s` bounds expiry, counted
+    from minting."""
+
+    prices: PricesFile
     max_ttl_s: Reasoned[Annotated[int, Field(ge=1, le=MAX_INTEGER)]]
+
+    def price_table(self) -> Prices:
+        prices = self.prices
+        return Prices(prices.call.value, prices.cpu_second.value, prices.egress_mib.value)

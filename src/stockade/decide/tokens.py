@@ -11,9 +11,11 @@ then at the signature, and only then at what the blocks say. Before the signatur
 fields of the root are used, `kid` and `tenant`, and only to find the key that they must be signed
 with. The tenant's key is derived from the root secret of `kid` by HKDF.
 
-A first verification of three blocks costs about 0.4 ms, most of it for the canonical form, and
-every call carries the same token: `Verifier` remembers the chains that hold. Only the form, the
-signature and the narrowing are remembered, which can't change; time is compared at each call.
+Every call of a lease carries the same token, and the tokens of a family begin alike. `Verifier`
+remembers what held, so a token seen before costs a look-up and one with a new last block the
+reading of that block. Remembered are facts about bytes: the form of a block, that it narrows the
+one before it, a tenant's key, and that all of a text is good. The signature is computed over every
+block of every new text, and time is compared at each call (docs/decisions/0016).
 """
 
 from __future__ import annotations
@@ -31,7 +33,16 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from stockade.decide.attenuation import wider_component
 from stockade.decide.blocks import block_bytes, grant_of, malformed, normal, unsupported
-from stockade.decide.tokentext import TokenText, join, read_blocks, split
+from stockade.decide.memory import Memory
+from stockade.decide.tokentext import (
+    TokenText,
+    cut,
+    decode,
+    decode_signature,
+    join,
+    read_blocks,
+    split,
+)
 from stockade.terms.call import Permit
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.grant import Block
@@ -39,9 +50,11 @@ from stockade.terms.ids import NAME_PATTERN
 
 SECRET_BYTES: Final = 32
 _KEY_INFO: Final = b"stockade token key 1\x00"
-# Longer tokens are verified each time, which bounds what remembering can cost to some 10 MiB.
+# Longer tokens are verified each time, which bounds what remembering can cost to some 20 MiB.
 _REMEMBERED_CHARS: Final = 8192
 _REMEMBERED_TOKENS: Final = 256
+_REMEMBERED_LINKS: Final = 256
+_REMEMBERED_KEYS: Final = 256
 
 
 class KeyRing:
@@ -118,13 +131,32 @@ def verify(token: str, ring: KeyRing, now_s: float, *, skew_s: float = 0) -> Per
     return _in_time(_chain(ring, token), now_s, skew_s)
 
 
+class _Link(NamedTuple):
+    """A block that is in its one form, of which all is enforced, and that narrows the one before
+    it. It is remembered by the texts of both (none before a root): a text is one chain's only."""
+
+    raw: bytes
+    block: Block
+
+
+class _Known:
+    """What held before."""
+
+    __slots__ = ("keys", "links")
+
+    def __init__(self) -> None:
+        self.keys: Memory[tuple[str, str], bytes] = Memory(_REMEMBERED_KEYS)
+        self.links: Memory[tuple[str, str], _Link] = Memory(_REMEMBERED_LINKS)
+
+
 class Verifier:
-    """`verify` with a memory of the chains that held, for one key ring. Thread-safe: the memory
-    is the interpreter's own bounded one, and a chain is an immutable value."""
+    """`verify` with a memory of what held, for one key ring. Thread-safe: the memories are, and
+    what they hold never changes."""
 
     def __init__(self, ring: KeyRing) -> None:
         self._fresh = functools.partial(_chain, ring)
-        self._remembered = functools.lru_cache(maxsize=_REMEMBERED_TOKENS)(self._fresh)
+        known = functools.partial(_chain, ring, known=_Known())
+        self._remembered = functools.lru_cache(maxsize=_REMEMBERED_TOKENS)(known)
 
     def verify(self, token: str, now_s: float, *, skew_s: float = 0) -> Permit:
         """As the function `verify`."""
@@ -144,22 +176,51 @@ class _Chain(NamedTuple):
     not_before_s: int
 
 
-def _chain(ring: KeyRing, token: str) -> _Chain:
-    text = split(token)
-    blocks = read_blocks(text.blocks)
+def _chain(ring: KeyRing, token: str, known: _Known | None = None) -> _Chain:
+    *parts, signature = cut(token)
+    places = tuple(zip(("", *parts[:-1]), parts, strict=True))
+    links = [None if known is None else known.links.get(place) for place in places]
+    raws = [
+        decode(part) if link is None else link.raw for part, link in zip(parts, links, strict=True)
+    ]
+    text = TokenText(tuple(raws), decode_signature(signature))
+    found = [None if link is None else link.block for link in links]
+    blocks = read_blocks(text.blocks, found)
     root, last = blocks[0], blocks[-1]
-    ids = _check_signature(text, ring.tenant_key(_kid(root), _tenant(root)))
-    _admit(blocks)
+    owner = (_kid(root), _tenant(root))
+    key = None if known is None else known.keys.get(owner)
+    if key is None:
+        key = ring.tenant_key(*owner)
+    ids = _check_signature(text, key)
+    _admit(blocks, found)
+    if known is not None:
+        known.keys.put(owner, key)
+        for place, raw, block in zip(places, raws, blocks, strict=True):
+            known.links.put(place, _Link(raw, block))
     permit = Permit(
         tenant=_tenant(root),
         trajectory=root.trajectory or "",
         chain=ids,
+        totals=tuple(block.total for block in blocks),
+        ends=tuple(block.not_after_s for block in blocks),
         grant=grant_of(last),
         lease_id=None if last.lease is None else last.lease.id,
         generation=None if last.lease is None else last.lease.generation,
         not_after_s=min(block.not_after_s for block in blocks),
+        bound_at=_bound_at(blocks),
     )
     return _Chain(permit, max(block.not_before_s for block in blocks))
+
+
+def _bound_at(blocks: Sequence[Block]) -> int | None:
+    """The first block of the run, up to the last, that has the last one's lease binding."""
+    place = len(blocks) - 1
+    binding = blocks[place].lease
+    if binding is None:
+        return None
+    while place and blocks[place - 1].lease == binding:
+        place -= 1
+    return place
 
 
 def _in_time(chain: _Chain, now_s: float, skew_s: float) -> Permit:
@@ -191,15 +252,17 @@ def _check_signature(text: TokenText, key: bytes) -> tuple[str, ...]:
     return tuple(ids)
 
 
-def _admit(blocks: Sequence[Block]) -> None:
-    for index, block in enumerate(blocks):
-        component = unsupported(block)
+def _admit(blocks: Sequence[Block], known: Sequence[Block | None] = ()) -> None:
+    """`known` holds, place by place, blocks that were admitted in this place before."""
+    new = [index for index in range(len(blocks)) if not known or known[index] is None]
+    for index in new:
+        component = unsupported(blocks[index])
         if component is not None:
             raise _refused(
                 Code.TOKEN_UNSUPPORTED, component, index, "nothing enforces this part yet"
             )
-    for index in range(1, len(blocks)):
-        excess = wider_component(blocks[index], blocks[index - 1])
+    for index in new:
+        excess = wider_component(blocks[index], blocks[index - 1]) if index else None
         if excess is not None:
             raise _refused(Code.WIDER_BLOCK, excess.component, index, excess.reason)
 

@@ -5,16 +5,17 @@ bytes) likewise, joined by dots. One chain has exactly one text: other alphabets
 space and bits after the last whole byte are refused.
 
 A block is read by the model and then written again in the canonical form of its normal form; only
-a block whose bytes come out equal is a block. Nothing that a second reader could understand
-differently survives that, so duplicate keys and the like need no check of their own here; the
-strict reader runs only to say which of the two faults it is.
+a block whose bytes come out equal is a block (`plain` knows most of those that do, sooner).
+Nothing that a second reader could understand differently survives that, so duplicate keys and the
+like need no check of their own here; the strict reader runs only to say which of the two faults it
+is.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import re
+import string
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -28,14 +29,19 @@ from stockade.decide.blocks import (
     normal,
     surplus_root_field,
 )
-from stockade.decide.canonical import parse_strict
+from stockade.decide.canonical import canonical_closed, parse_strict
+from stockade.decide.plain import is_plain
 from stockade.terms.fault import Code, Failure, Fault, failure
 from stockade.terms.grant import MAX_BLOCKS, Block
 
 PREFIX: Final = "stk1"
 MAX_TOKEN_CHARS: Final = 64 * 1024
 _SIGNATURE_BYTES: Final = 32
-_PART: Final = re.compile(r"[A-Za-z0-9_-]+")
+_ALPHABET: Final = (string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_").encode()
+_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
+_PADDING: Final = (b"", b"===", b"==", b"=")
+# The last characters, by the length modulo 4, whose bits after the last whole byte are zero.
+_LAST: Final = (_ALPHABET, b"", _ALPHABET[::16], _ALPHABET[::4])
 
 
 class TokenText(NamedTuple):
@@ -45,8 +51,9 @@ class TokenText(NamedTuple):
     signature: bytes
 
 
-def split(token: str) -> TokenText:
-    """Take a token apart. Raises Failure(token_too_long, token_malformed)."""
+def cut(token: str) -> tuple[str, ...]:
+    """The parts of a token, which `decode` reads: its blocks, root first, and the signature.
+    Raises Failure(token_too_long, token_malformed)."""
     if len(token) > MAX_TOKEN_CHARS:
         raise failure(Code.TOKEN_TOO_LONG, f"the token has more than {MAX_TOKEN_CHARS} characters")
     prefix, *parts = token.split(".")
@@ -56,10 +63,13 @@ def split(token: str) -> TokenText:
         raise failure(
             Code.TOKEN_TOO_LONG, f"the token has {len(parts) - 1} blocks; at most {MAX_BLOCKS}"
         )
-    *blocks, signature = [_decode(part) for part in parts]
-    if len(signature) != _SIGNATURE_BYTES:
-        raise _form("the signature does not have 32 bytes")
-    return TokenText(tuple(blocks), signature)
+    return tuple(parts)
+
+
+def split(token: str) -> TokenText:
+    """Take a token apart. Raises Failure(token_too_long, token_malformed)."""
+    *blocks, signature = cut(token)
+    return TokenText(tuple(map(decode, blocks)), decode_signature(signature))
 
 
 def join(blocks: Sequence[bytes], signature: bytes) -> str:
@@ -67,13 +77,19 @@ def join(blocks: Sequence[bytes], signature: bytes) -> str:
     return ".".join((PREFIX, *map(_encode, blocks), _encode(signature)))
 
 
-def read_blocks(raws: Sequence[bytes]) -> tuple[Block, ...]:
+def read_blocks(
+    raws: Sequence[bytes], known: Sequence[Block | None] | None = None
+) -> tuple[Block, ...]:
     """The typed blocks. Raises Failure(token_malformed) if any is no block at all, else
-    Failure(token_not_canonical) if any is not in canonical and normal form."""
+    Failure(token_not_canonical) if any is not in canonical and normal form.
+
+    `known` holds, place by place, what an earlier reading of the same bytes in the same role
+    (root or not) gave."""
     read: list[tuple[Block, bool]] = []
     for index, raw in enumerate(raws):
+        before = None if known is None else known[index]
         try:
-            read.append(_read(index, raw))
+            read.append(_read(index, raw) if before is None else (before, True))
         except Failure as error:
             raise _in_block(index, error.fault) from None
     for index, (_, exact) in enumerate(read):
@@ -99,7 +115,7 @@ def _read(index: int, raw: bytes) -> tuple[Block, bool]:
         surplus = surplus_root_field(block)
         if surplus is not None:
             raise malformed(surplus, "only the root block has it")
-    exact = block_bytes(normal(block)) == raw
+    exact = is_plain(block, raw) or block_bytes(normal(block), canonical_closed) == raw
     if not exact:
         try:
             parse_strict(raw, MAX_TOKEN_CHARS, floats=False)
@@ -108,17 +124,26 @@ def _read(index: int, raw: bytes) -> tuple[Block, bool]:
     return block, exact
 
 
-def _decode(part: str) -> bytes:
-    if not _PART.fullmatch(part):
+def decode(part: str) -> bytes:
+    """The bytes of a part, which has no other spelling. Raises Failure(token_malformed)."""
+    text = part.encode("ascii", "replace")
+    if not text or text.translate(None, _ALPHABET):
         raise _form("a part of the token is empty or not base64url")
-    try:
-        raw = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
-    except binascii.Error:
-        raise _form("a part of the token has an impossible length") from None
+    surplus = len(text) % 4
+    if surplus == 1:
+        raise _form("a part of the token has an impossible length")
     # The last character can hold bits that decoding drops; only zeros are the one spelling.
-    if _encode(raw) != part:
+    if text[-1] not in _LAST[surplus]:
         raise _form("a part of the token has bits after its last byte")
-    return raw
+    return binascii.a2b_base64(text.translate(_STANDARD) + _PADDING[surplus])
+
+
+def decode_signature(part: str) -> bytes:
+    """Raises Failure(token_malformed)."""
+    signature = decode(part)
+    if len(signature) != _SIGNATURE_BYTES:
+        raise _form("the signature does not have 32 bytes")
+    return signature
 
 
 def _encode(raw: bytes) -> str:

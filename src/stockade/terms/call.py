@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stockade.terms.grant import Grant
+from stockade.terms.grant import Grant, Total
 from stockade.terms.plan import Kind
 
 
@@ -13,16 +13,22 @@ class Permit:
     """A verified chain and what it comes to. Only `decide` makes one; nothing runs without it.
 
     `grant` is the last block's components: `verify` has checked that each block is no wider than
-    the one before, so the last one is the meet of the chain. `chain` are block ids, root first.
+    the one before, so the last one is the meet of the chain. `chain` are block ids, root first;
+    `totals` are the blocks' budgets in the same order, because what is spent under a block counts
+    against each one before it too. `ends` are their `not_after_s`. `bound_at` is the place in
+    `chain` of the block that set the lease binding which is in force at the end.
     """
 
     tenant: str
     trajectory: str
     chain: tuple[str, ...]
+    totals: tuple[Total, ...]
+    ends: tuple[int, ...]
     grant: Grant
     lease_id: str | None
     generation: int | None
     not_after_s: int
+    bound_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, SerializerFunctionWrapHandler, StringConstraints, model_serializer
 
 from stockade.terms.base import MAX_INTEGER, Model
 from stockade.terms.ids import LeaseId, Name, Tenant, Trajectory
@@ -19,6 +19,7 @@ TOKEN_VERSION: Final = 1
 MAX_PATH_BYTES: Final = 4096
 MAX_LIST: Final = 64
 MAX_BLOCKS: Final = 16
+MAX_PATTERN_CHARS: Final = 512
 
 Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 PathText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_PATH_BYTES)]
@@ -81,6 +82,62 @@ class Scope(Model):
     connect: Annotated[tuple[Connect, ...], Field(max_length=MAX_LIST)]
 
 
+class CheckPattern(Model):
+    """The argument, as text, matches `pattern` as a whole (RE2 syntax: linear time)."""
+
+    kind: Literal["pattern"]
+    tool: Name
+    argument: Name
+    pattern: Annotated[str, StringConstraints(min_length=1, max_length=MAX_PATTERN_CHARS)]
+
+
+class CheckOneOf(Model):
+    """The argument, as text, is one of `values`."""
+
+    kind: Literal["one_of"]
+    tool: Name
+    argument: Name
+    values: Annotated[
+        tuple[Annotated[str, StringConstraints(max_length=MAX_PATH_BYTES)], ...],
+        Field(min_length=1, max_length=MAX_LIST),
+    ]
+
+
+class CheckRange(Model):
+    """The argument is an integer from `minimum` to `maximum`, both included."""
+
+    kind: Literal["range"]
+    tool: Name
+    argument: Name
+    minimum: Annotated[int, Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+    maximum: Annotated[int, Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+
+
+class CheckPrefix(Model):
+    """The argument is a path at or below one of `paths`."""
+
+    kind: Literal["prefix"]
+    tool: Name
+    argument: Name
+    paths: Annotated[tuple[PathText, ...], Field(min_length=1, max_length=MAX_LIST)]
+
+
+Check = Annotated[CheckPattern | CheckOneOf | CheckRange | CheckPrefix, Field(discriminator="kind")]
+Checks = Annotated[tuple[Check, ...], Field(max_length=MAX_LIST)]
+
+
+class ApprovalRule(Model):
+    """Calls of `tool` that a person must approve one by one: all of them, or those in which
+    `argument`, as text, matches `pattern` as a whole. `argument` and `pattern` go together."""
+
+    tool: Name
+    argument: Name | None
+    pattern: Annotated[str, StringConstraints(min_length=1, max_length=MAX_PATTERN_CHARS)] | None
+
+
+Approvals = Annotated[tuple[ApprovalRule, ...], Field(max_length=MAX_LIST)]
+
+
 class System(Model):
     profile: Profile
     images: Annotated[tuple[Name, ...], Field(max_length=MAX_LIST)]
@@ -122,17 +179,25 @@ class Grant(Model):
     per_lease: PerLease
     total: Total
     depth: Annotated[int, Field(ge=0, le=MAX_BLOCKS)]
-    # Argument checks and approvals: their objects are defined with their enforcement; until
-    # then only the empty list is valid, and anything else is refused as unsupported.
-    checks: Annotated[tuple[str, ...], Field(max_length=MAX_LIST)]
-    approve: Annotated[tuple[str, ...], Field(max_length=MAX_LIST)]
+    # A call must satisfy every check that names its tool; one that an approval rule fits waits
+    # for a person.
+    checks: Checks
+    approve: Approvals
 
 
 class LeaseBinding(Model):
-    """Set once, by the block that `lease create` appends; equal in every block after it."""
+    """Which lease, and which generation of it, a token is for. `lease create` appends the block
+    that sets it; once set it may be replaced and never taken away. `nonce` is random, so that
+    nobody but the daemon can make the very block that the ledger knows; absent, and never null, in
+    bindings of version 0.1."""
 
     id: LeaseId
     generation: Annotated[int, Field(ge=1, le=MAX_INTEGER)]
+    nonce: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")] | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_null(self, dump: SerializerFunctionWrapHandler) -> dict[str, str | int]:
+        return {name: value for name, value in dump(self).items() if value is not None}
 
 
 class Block(Grant):

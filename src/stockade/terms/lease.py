@@ -25,7 +25,10 @@ class LeaseRecord:
     """Times are seconds since the epoch. `token` is the whole token of the lease, bound to
     (id, generation); `chain` its block ids; `not_after_s` the ceiling of every renewal.
     The lease's files belong to host uid and gid `uid_base`; its range is 65,536 long. A reset
-    raises `workspace_version`."""
+    raises `workspace_version`.
+
+    `shares` is the lease whose workspace, user ids and disk this one works in, and that it can't
+    outlive; `forked_from` the lease whose workspace its own began as a copy of."""
 
     id: str
     tenant: str
@@ -45,3 +48,5 @@ class LeaseRecord:
     expires_at_s: float
     not_after_s: float
     workspace_version: int = 1
+    shares: str | None = None
+    forked_from: str | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from stockade.terms.spend import Shortage
+
 
 class End(StrEnum):
     """Why an execution ended."""
@@ -14,6 +16,7 @@ class End(StrEnum):
     DEADLINE = "deadline"
     CANCELLED = "cancelled"
     LEASE_EXPIRED = "lease_expired"
+    BUDGET = "budget"  # no budget was left for it to go on
     NOT_FOUND = "not_found"  # none of the paths could be executed; nothing ran
     LOST = "lost"  # the sandbox died under the call
 
@@ -41,7 +44,8 @@ class CapturedArtifact:
 @dataclass(frozen=True, slots=True)
 class ExecOutcome:
     """`value` is the exit code or the signal number. Counters are deltas of this call; None where
-    this host cannot measure them. `kill_confirmed_ms` is the time from deadline to confirmed death."""
+    this host cannot measure them. `kill_confirmed_ms` is the time from deadline to confirmed death.
+    `shortage` is what ended it, where that is a budget and known."""
 
     end: End
     value: int | None
@@ -55,6 +59,7 @@ class ExecOutcome:
     left_running: int = 0
     kill_confirmed_ms: int | None = None
     errno: int | None = None
+    shortage: Shortage | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,20 +11,26 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
+from stockade.terms.approval import ApprovalRecord, ApprovalState
+from stockade.terms.authority import Revocation
 from stockade.terms.call import EditOperation, ExecOperation, ViewOperation
+from stockade.terms.grant import Check
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.outcome import CapturedArtifact, EditOutcome, End, ExecOutcome, ViewOutcome
 from stockade.terms.plan import Limits, SandboxPlan
 from stockade.terms.result import EngineRef
+from stockade.terms.spend import Amount, Budget, Shortage
 
 
 @dataclass(frozen=True, slots=True)
 class PathScope:
-    """Where file tools may go, as container path prefixes (from the permit)."""
+    """Where a file tool may go, as container path prefixes (from the permit), and the checks that
+    the path which is reached must satisfy."""
 
     read: tuple[str, ...]
     write: tuple[str, ...]
     deny: tuple[str, ...]
+    checks: tuple[Check, ...] = ()
 
 
 class CancelSignal(Protocol):
@@ -65,16 +71,27 @@ class ArtifactStore(Protocol):
 Tee = Callable[[int, memoryview], None]
 
 
+class CpuMeter(Protocol):
+    """Holds one command to budgets of processor time. Whoever runs it asks when it starts and
+    again whenever the time of the last answer is over."""
+
+    def more(self, used_ms: int) -> int | None:
+        """For how many milliseconds of time the command may go on, having used `used_ms` of
+        processor time in all; None: it must be ended now. Never raises."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExecContext:
     """What an execution is given beside its operation. `stdin` is a descriptor or None (empty).
-    `deadline` of the lease is watched by the flow through `cancel`."""
+    `deadline` of the lease is watched by the flow through `cancel`. With `cpu` nothing of the call
+    may outlive it: what it leaves running would use time that nobody accounts for."""
 
     lease_id: str
     cancel: CancelSignal
     artifacts: ArtifactStore
     tee: Tee | None = None
     stdin: int | None = None
+    cpu: CpuMeter | None = None
 
 
 class Sandbox(Protocol):
@@ -185,6 +202,12 @@ class Workspace(Protocol):
 
 class Workspaces(Protocol):
     def create(self, spec: WorkspaceSpec) -> SourceReport: ...
+    def fork(self, spec: WorkspaceSpec, origin: WorkspaceSpec, read: Sequence[str]) -> SourceReport:
+        """As `create`, with what the workspace of `origin` holds now below the container paths
+        `read` in place of a source. The copy counts against the new one's own disk and inodes.
+        Raises Failure: disk_full, busy (it was changed meanwhile), storage_unavailable,
+        workspace_unavailable; nothing is left then."""
+
     def attach(self, spec: WorkspaceSpec) -> Workspace:
         """Mount, or give the one that is mounted. Idempotent, also after a restart."""
 
@@ -208,8 +231,59 @@ class Ledger(Protocol):
     def leases(self, tenant: str | None = None) -> Sequence[LeaseRecord]:
         """Every lease that is not released, oldest first."""
 
+    def sharing(self, lease_id: str) -> Sequence[LeaseRecord]:
+        """Every lease whose `shares` is this one and that is not released, oldest first."""
+
     def next_uid_slot(self) -> int: ...
+    def sweep(self, now_s: float) -> None:
+        """Forget sums of blocks that ended long before, and approvals of leases that ended."""
+
+    def add_revocation(self, made: Revocation, ended_before_s: float) -> None:
+        """Idempotent. Drops the rows of blocks that ended before `ended_before_s`."""
+
+    def revocations(self) -> Sequence[Revocation]:
+        """Every block that is revoked, oldest first."""
+
     def close(self) -> None: ...
+
+
+class SpendBook(Protocol):
+    """Durable sums of what was spent, by block. Every method is one transaction; raises
+    Failure(storage_unavailable)."""
+
+    def add(self, budgets: Sequence[Budget], amount: Amount) -> Shortage | None:
+        """Count `amount` against every budget, or none of it: then the first one, in the order
+        given, that does not suffice."""
+
+    def take_back(self, budgets: Sequence[Budget], amount: Amount) -> None:
+        """Undo a part of what `add` counted against the same budgets."""
+
+    def spent(self, budgets: Sequence[Budget]) -> Sequence[Amount]:
+        """The sum of each."""
+
+
+class ApprovalBook(Protocol):
+    """Durable requests for approval. Every method is one transaction; raises
+    Failure(storage_unavailable). Requests of a lease that ended are not there."""
+
+    def ask(self, record: ApprovalRecord, at_most: int) -> ApprovalRecord:
+        """The request with this id, which is `record` if there was none or it was used up. Raises
+        Failure(busy) for a new one when `at_most` of the lease wait already."""
+
+    def get(self, approval_id: str) -> ApprovalRecord | None: ...
+    def list(self) -> Sequence[ApprovalRecord]:
+        """All of them, oldest first."""
+
+    def decide(
+        self, approval_id: str, state: ApprovalState, at_s: float, by: str, reason: str | None
+    ) -> ApprovalRecord | None:
+        """The request as it is then: a used one is not changed. None when there is none."""
+
+    def use(self, approval_id: str) -> bool:
+        """Granted becomes used. False, and nothing, when it was not granted."""
+
+    def give_back(self, approval_id: str) -> None:
+        """Used becomes granted: its call did not start."""
 
 
 Clock = Callable[[], float]  # seconds since the epoch

@@ -11,7 +11,11 @@ from stockade.decide.blocks import narrow, normal
 from stockade.decide.tokens import KeyRing, attenuate, mint, verify
 from stockade.terms.fault import Code, Failure
 from stockade.terms.grant import (
+    ApprovalRule,
     Block,
+    CheckPattern,
+    CheckPrefix,
+    CheckRange,
     ConnectBroker,
     ConnectCidr,
     ConnectHost,
@@ -43,8 +47,10 @@ def narrowest(root: Block) -> Block:
             update={"profile": Profile.STRICT, "tier_min": Tier.GVISOR, "images": ()}
         ),
         total=root.total.model_copy(update=dict.fromkeys(type(root.total).model_fields, 10)),
-        checks=("c",),
-        approve=("a",),
+        checks=(
+            CheckRange(kind="range", tool="file_view", argument="limit", minimum=1, maximum=9),
+        ),
+        approve=(ApprovalRule(tool="file_view", argument="path", pattern="/tmp/.*"),),
         lease=LeaseBinding(id="ls_00112233445566aa", generation=1),
     )
 
@@ -150,6 +156,9 @@ def test_the_reason_is_readable(root: Block) -> None:
     assert reasons["scope.connect"].startswith("a.test port 443 is not within")
     assert reasons["system.profile"] == "agent is wider than strict"
     assert reasons["depth"] == "7 is not less than 7"
+    required = "is required by the parent and left out"
+    assert reasons["checks"] == f"the range check on file_view.limit {required}"
+    assert reasons["approve"] == f"approval of file_view.path {required}"
 
 
 def test_grants_may_be_equal_and_blocks_may_not(grant: Grant, root: Block) -> None:
@@ -202,3 +211,31 @@ def test_a_meet_that_no_block_can_state_is_refused(grant: Grant) -> None:
     with pytest.raises(Failure) as caught:
         meet(a, b)
     assert (caught.value.fault.code, caught.value.fault.rule) == (Code.CEILING_EXCEEDED, "deny")
+
+
+def test_a_check_is_kept_as_it_is_and_others_may_be_added(root: Block) -> None:
+    wide = CheckPrefix(kind="prefix", tool="t", argument="path", paths=("/workspace",))
+    tight = wide.model_copy(update={"paths": ("/workspace/a",)})
+    parent = narrow(root, checks=(wide,))
+    assert wider_component(narrow(parent, checks=(wide, tight)), parent) is None
+    # A tighter check in place of the parent's would be no wider, but is not told from one that is.
+    excess = wider_component(narrow(parent, checks=(tight,)), parent)
+    assert excess is not None
+    assert excess.component == "checks"
+    # Spelling doesn't matter: both are the same check.
+    spelled = wide.model_copy(update={"paths": ("/workspace/b", "/workspace/", "/workspace")})
+    assert wider_component(narrow(parent, checks=(spelled, spelled)), parent) is None
+
+
+def test_the_meet_has_the_checks_and_approvals_of_both(grant: Grant) -> None:
+    checks = tuple(
+        CheckPattern(kind="pattern", tool="t", argument="a", pattern=pattern)
+        for pattern in ("b", "a", "c")
+    )
+    rules = tuple(ApprovalRule(tool=name, argument=None, pattern=None) for name in ("y", "x"))
+    a = normal(grant.model_copy(update={"checks": checks[:2], "approve": rules[:1]}))
+    b = normal(grant.model_copy(update={"checks": checks[1:], "approve": rules}))
+    met = meet(a, b)
+    assert [getattr(check, "pattern", None) for check in met.checks] == ["a", "b", "c"]
+    assert [rule.tool for rule in met.approve] == ["x", "y"]
+    assert meet(b, a) == met

@@ -5,12 +5,20 @@ from typing import Any
 
 import pytest
 
-from stockade.decide.authorize import allowed_path, authorize, path_scope
+from stockade.decide.authorize import allowed_path, authorize, failed_on_path, path_scope
 from stockade.decide.blocks import lease_block, narrow
 from stockade.decide.tokens import KeyRing, attenuate, mint, verify
 from stockade.terms.call import Permit, Right
 from stockade.terms.fault import Code, Failure, Fault
-from stockade.terms.grant import Block, ConnectHost, Grant, LeaseBinding
+from stockade.terms.grant import (
+    Block,
+    Check,
+    CheckPattern,
+    CheckPrefix,
+    ConnectHost,
+    Grant,
+    LeaseBinding,
+)
 from stockade.terms.lease import LeaseRecord, LeaseState
 from stockade.terms.ports import PathScope
 
@@ -59,7 +67,7 @@ def refusal(
     permit: Permit, lease: LeaseRecord | None, *rights: Right, tool: str = "file_view"
 ) -> Fault | None:
     try:
-        authorize(permit, tool, rights, lease)
+        authorize(permit, tool, rights, {}, lease)
     except Failure as error:
         return error.fault
     return None
@@ -131,7 +139,7 @@ def test_b48_a_path_with_dots_is_decided_where_it_leads(permit: Permit, lease: L
     assert none is not None
     assert none.code is Code.RIGHT_NOT_GRANTED
     # ... and the resolved path decides.
-    scope = path_scope(permit)
+    scope = path_scope(permit, "file_view")
     assert not allowed_path(scope, "/workspace-evil/x", "read")
     assert not allowed_path(scope, "/workspace/../workspace-evil/x", "read")
 
@@ -241,3 +249,54 @@ def test_reading_does_not_allow_writing() -> None:
     assert not allowed_path(scope, "/workspace/a", "write")
     assert allowed_path(scope, "/workspace/out/a", "write")
     assert not allowed_path(PathScope((), (), ()), "/", "read")
+
+
+def checked(permit: Permit, *checks: Check) -> Permit:
+    return replace(permit, grant=permit.grant.model_copy(update={"checks": checks}))
+
+
+def prefix(*paths: str, tool: str = "file_view", argument: str = "path") -> CheckPrefix:
+    return CheckPrefix(kind="prefix", tool=tool, argument=argument, paths=paths)
+
+
+def test_a_failed_check_refuses_by_argument_and_kind(permit: Permit, lease: LeaseRecord) -> None:
+    holder = checked(permit, prefix("/workspace/src"), prefix("/never", tool="file_edit"))
+    authorize(holder, "file_view", [], {"path": "src/a"}, lease)
+    with pytest.raises(Failure) as caught:
+        authorize(holder, "file_view", [], {"path": "a"}, lease)
+    fault = caught.value.fault
+    assert (fault.code, fault.rule) == (Code.CHECK_FAILED, "checks")
+    assert fault.details == {"argument": "path", "kind": "prefix"}
+    assert "file_view.path" in fault.message
+    assert refusal(holder, lease) is not None, "the argument is absent"
+    assert refusal(holder, lease, tool="bash_execute") is None
+
+
+def test_the_lease_the_tool_and_the_rights_are_asked_before_the_checks(
+    permit: Permit, lease: LeaseRecord
+) -> None:
+    never = checked(permit, prefix("/never"), prefix("/never", tool="grep_search"))
+    outside = Right("read", "/etc")
+    assert code(refusal(never, None, outside)) is Code.LEASE_NOT_GRANTED
+    assert code(refusal(never, lease, outside, tool="grep_search")) is Code.TOOL_NOT_GRANTED
+    assert code(refusal(never, lease, outside)) is Code.RIGHT_NOT_GRANTED
+    assert code(refusal(never, lease)) is Code.CHECK_FAILED
+
+
+def code(fault: Fault | None) -> Code | None:
+    return None if fault is None else fault.code
+
+
+def test_the_resolved_path_must_satisfy_the_checks_on_the_path(permit: Permit) -> None:
+    length = CheckPattern(kind="pattern", tool="file_view", argument="path", pattern=".{1,20}")
+    other = prefix("/never", argument="old_str")
+    holder = checked(permit, prefix("/workspace/src"), length, other)
+    scope = path_scope(holder, "file_view")
+    assert failed_on_path(scope, "/workspace/src/a") is None
+    for path in ("/workspace/srcs", "/workspace", "/tmp/a", "/workspace/src/" + "a" * 9):
+        assert code(fault_of(failed_on_path(scope, path))) is Code.CHECK_FAILED, path
+    assert failed_on_path(path_scope(holder, "file_edit"), "/tmp/a") is None
+
+
+def fault_of(error: Failure | None) -> Fault | None:
+    return None if error is None else error.fault

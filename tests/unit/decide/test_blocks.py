@@ -15,7 +15,17 @@ from stockade.decide.blocks import (
     unsupported,
 )
 from stockade.terms.fault import Code, Failure
-from stockade.terms.grant import Block, ConnectHost, Grant, LeaseBinding
+from stockade.terms.grant import (
+    ApprovalRule,
+    Block,
+    CheckOneOf,
+    CheckPattern,
+    CheckPrefix,
+    CheckRange,
+    ConnectHost,
+    Grant,
+    LeaseBinding,
+)
 
 
 def test_the_normal_form_has_one_spelling_for_a_set(grant: Grant) -> None:
@@ -133,13 +143,61 @@ def test_a_lease_block_ends_with_the_lease_or_its_parent(root: Block) -> None:
 
 
 def test_what_nothing_enforces_is_named(grant: Grant) -> None:
+    host = ConnectHost(kind="host", host="a.test", ports=(1,), tls=False)
     assert unsupported(grant) is None
     rows: list[tuple[str, dict[str, Any]]] = [
-        ("checks", {"checks": ("x",)}),
-        ("approve", {"approve": ("x",)}),
         ("deny", {"deny": ("repo:a",)}),
-        ("total.cpu_ms", {"total": grant.total.model_copy(update={"cpu_ms": 0})}),
+        ("scope.connect", {"scope": grant.scope.model_copy(update={"connect": (host,)})}),
         ("scope.read", {"scope": grant.scope.model_copy(update={"read": ("repo:a",)})}),
     ]
     for component, update in rows:
         assert unsupported(grant.model_copy(update=update)) == component
+
+
+def check(argument: str = "path", **fields: Any) -> dict[str, Any]:
+    return {"tool": "file_view", "argument": argument, **fields}
+
+
+def test_checks_and_rules_have_one_spelling_and_one_order(grant: Grant) -> None:
+    a = CheckPrefix(
+        **check(kind="prefix", paths=("/workspace/b", "/tmp", "/workspace/b/c", "/tmp/"))
+    )
+    b = CheckOneOf(**check(kind="one_of", values=("b", "./a", "/workspace/a//")))
+    c = CheckOneOf(**check("old_str", kind="one_of", values=("b", "./a", "b")))
+    rules = [
+        ApprovalRule(tool=tool, argument=None, pattern=None) for tool in ("run", "file_edit", "run")
+    ]
+    tidy = normal(grant.model_copy(update={"checks": (c, b, a, c), "approve": tuple(rules)}))
+    assert tidy.checks == (
+        c.model_copy(update={"values": ("./a", "b")}),
+        b.model_copy(update={"values": ("/workspace/a", "/workspace/b")}),
+        a.model_copy(update={"paths": ("/tmp", "/workspace/b")}),
+    )
+    assert [rule.tool for rule in tidy.approve] == ["file_edit", "run"]
+    assert normal(tidy) == tidy
+    assert normal(tidy.model_copy(update={"checks": tidy.checks[::-1]})) == tidy
+
+
+@pytest.mark.parametrize(
+    ("component", "item"),
+    [
+        ("checks", CheckPattern(**check(kind="pattern", pattern="(a"))),
+        ("checks", CheckPattern(**check(kind="pattern", pattern=r"(a)\1"))),
+        ("checks", CheckPattern(**check(kind="pattern", pattern="(?=a)"))),
+        ("checks", CheckPattern(**check(kind="pattern", pattern=".{1000}"))),
+        ("checks", CheckRange(**check("limit", kind="range", minimum=2, maximum=1))),
+        ("checks", CheckPrefix(**check(kind="prefix", paths=("workspace",)))),
+        ("checks", CheckPrefix(**check(kind="prefix", paths=("/workspace/../tmp",)))),
+        ("checks", CheckOneOf(**check(kind="one_of", values=("../a",)))),
+        ("approve", ApprovalRule(tool="run", argument="cwd", pattern=None)),
+        ("approve", ApprovalRule(tool="run", argument=None, pattern="a")),
+        ("approve", ApprovalRule(tool="run", argument="cwd", pattern="(?!a)")),
+    ],
+)
+def test_a_condition_that_can_not_be_decided_is_refused(
+    grant: Grant, component: str, item: object
+) -> None:
+    with pytest.raises(Failure) as caught:
+        normal(grant.model_copy(update={component: (item,)}))
+    assert caught.value.fault.code is Code.TOKEN_MALFORMED
+    assert caught.value.fault.rule == component

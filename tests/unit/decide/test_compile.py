@@ -9,7 +9,7 @@ from stockade.decide.environment import MAX_ENVIRONMENT_BYTES, MAX_VARIABLE_BYTE
 from stockade.decide.policy import Policy
 from stockade.host.policy_files import load_policy
 from stockade.terms.fault import Code, Failure
-from stockade.terms.grant import Grant, PerLease, Profile, Scope, System, Tier
+from stockade.terms.grant import CheckPrefix, Grant, PerLease, Profile, Scope, System, Tier
 from stockade.terms.plan import Kind, SandboxPlan
 
 MIB = 1 << 20
@@ -447,3 +447,24 @@ def test_lease_tmp_is_a_function_of_the_limits_alone() -> None:
         parallel=1,
     )
     assert lease_tmp_bytes(limits) == 192 * MIB
+
+
+def test_a_search_mounts_only_what_its_checks_leave(policy: Policy, agent: Grant) -> None:
+    """The name that a search begins at may lead elsewhere by the time it starts."""
+
+    def mounted(*checks: CheckPrefix) -> list[str]:
+        plan = _plan(policy, agent.model_copy(update={"checks": checks}), Kind.SEARCH)
+        return [tree.path for tree in plan.trees]
+
+    def below(*paths: str, tool: str = "grep_search") -> CheckPrefix:
+        return CheckPrefix(kind="prefix", tool=tool, argument="path", paths=paths)
+
+    assert mounted() == ["/tmp", "/workspace"]
+    assert mounted(below("/workspace/src", "/etc")) == ["/workspace/src"]
+    assert mounted(below("/workspace/src"), below("/tmp")) == []
+    assert mounted(below("/workspace/src", tool="file_view")) == ["/tmp", "/workspace"]
+    # Programs are not held to the arguments of other tools.
+    command = _plan(policy, agent.model_copy(update={"checks": (below("/workspace/src"),)}))
+    assert [tree.path for tree in command.trees] == [
+        tree.path for tree in _plan(policy, agent).trees
+    ]

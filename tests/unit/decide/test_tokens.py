@@ -10,7 +10,9 @@ from stockade.decide.blocks import block_bytes, narrow
 from stockade.decide.tokens import KeyRing, Verifier, attenuate, inspect, mint, verify
 from stockade.decide.tokentext import join, split
 from stockade.terms.fault import Code, Failure
-from stockade.terms.grant import Block, LeaseBinding
+from stockade.terms.grant import Block, CheckPattern, LeaseBinding
+
+BACK_REFERENCE = CheckPattern(kind="pattern", tool="run", argument="cwd", pattern=r"(a)\1")
 
 
 def code_of(token: str, ring: KeyRing, now_s: float, *, skew_s: float = 0) -> Code | None:
@@ -138,7 +140,8 @@ def test_long_tokens_and_refused_ones_are_not_remembered(
 
 def test_mint_refuses_what_verify_would_refuse(root: Block, ring: KeyRing) -> None:
     for update, code in (
-        ({"checks": ("x",)}, Code.TOKEN_UNSUPPORTED),
+        ({"checks": (BACK_REFERENCE,)}, Code.TOKEN_MALFORMED),
+        ({"deny": ("repo:x",)}, Code.TOKEN_UNSUPPORTED),
         ({"kid": "k2"}, Code.TOKEN_MALFORMED),
         ({"trajectory": None}, Code.TOKEN_MALFORMED),
         ({"tenant": None}, Code.TOKEN_MALFORMED),
@@ -159,7 +162,11 @@ def test_attenuate_refuses_root_fields_depth_and_length(root: Block, ring: KeyRi
         (root, Code.TOKEN_MALFORMED),
         (narrow(root).model_copy(update={"tenant": "acme"}), Code.TOKEN_MALFORMED),
         (narrow(root).model_copy(update={"depth": 8}), Code.WIDER_BLOCK),
-        (narrow(root).model_copy(update={"approve": ("x",)}), Code.TOKEN_UNSUPPORTED),
+        (narrow(root).model_copy(update={"checks": (BACK_REFERENCE,)}), Code.TOKEN_MALFORMED),
+        (
+            narrow(root).model_copy(update={"deny": (*root.deny, "repo:x")}),
+            Code.TOKEN_UNSUPPORTED,
+        ),
     ):
         with pytest.raises(Failure) as caught:
             attenuate(token, child)

@@ -37,6 +37,9 @@ def test_each_token_gets_its_verdict(row: dict[str, Any]) -> None:
     assert permit.not_after_s == expected["not_after_s"]
     assert list(permit.grant.tools) == expected["tools"]
     assert list(permit.grant.scope.read) == expected["read"]
+    assert [check.model_dump(mode="json") for check in permit.grant.checks] == expected["checks"]
+    assert [rule.model_dump(mode="json") for rule in permit.grant.approve] == expected["approve"]
+    assert [total.model_dump() for total in permit.totals] == expected["totals"]
 
 
 def test_a_verifier_that_remembers_gives_the_same_verdicts() -> None:
