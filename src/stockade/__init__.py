@@ -13,11 +13,21 @@ from stockade.terms.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from stockade.edge.client.lease import Lease
+    from stockade.edge.client.narrowing import attenuate
     from stockade.edge.client.results import Result, StockadeError, ToolError
     from stockade.local import Stockade
     from stockade.terms.result import ToolResult
 
-__all__ = ["Lease", "Result", "Stockade", "StockadeError", "ToolError", "ToolResult", "__version__"]
+__all__ = [
+    "Lease",
+    "Result",
+    "Stockade",
+    "StockadeError",
+    "ToolError",
+    "ToolResult",
+    "__version__",
+    "attenuate",
+]
 
 _HOMES: Final = {
     "Lease": "stockade.edge.client.lease",
@@ -26,6 +36,7 @@ _HOMES: Final = {
     "StockadeError": "stockade.edge.client.results",
     "ToolError": "stockade.edge.client.results",
     "ToolResult": "stockade.terms.result",
+    "attenuate": "stockade.edge.client.narrowing",
 }
 
 

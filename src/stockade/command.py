@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 from stockade.edge.cli import main as cli
+from stockade.edge.selftest import SelftestReport
 from stockade.edge.server.config import Config
 from stockade.local import Stockade
 
@@ -20,6 +21,11 @@ class Native:
         from stockade.daemon import serve
 
         serve(config)
+
+    def selftest(self, only: str | None) -> SelftestReport:
+        from stockade.selftest.run import selftest
+
+        return selftest(only)
 
     def local(self) -> Stockade:
         return Stockade.local()

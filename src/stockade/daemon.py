@@ -15,32 +15,39 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
+from stockade.decide.grant_file import CeilingFile
+from stockade.decide.policy import Policy
 from stockade.decide.seccomp import compile_seccomp
-from stockade.decide.tokens import KeyRing, Verifier
 from stockade.edge.api import Api
 from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role
 from stockade.edge.flow_service import FlowService, Parts
 from stockade.edge.server import http, logs
-from stockade.edge.server.config import Config, Defaults, peers
+from stockade.edge.server.config import DEFAULT_CEILING, Config, Defaults, ceilings_of, peers
 from stockade.edge.server.http import HttpServer
 from stockade.engines.oci import image, toolbox
 from stockade.engines.oci.engine import OciEngine, Setup
-from stockade.flow.leases import UID_SLOTS, Leases
+from stockade.flow.approvals import Approvals
+from stockade.flow.authority import Authority
+from stockade.flow.gate import Gate
+from stockade.flow.leases import Leases
 from stockade.flow.minting import Minter
 from stockade.flow.pipeline import Pipeline
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
+from stockade.flow.spending import Spending
 from stockade.flow.steps import LeaseSteps
 from stockade.flow.sweeper import Sweeper
-from stockade.host import cgroup, instance, leasedir, leftovers, processes
+from stockade.flow.user_ids import UID_SLOTS
+from stockade.host import cgroup, doctor, instance, leasedir, leftovers, processes
 from stockade.host.cancel import EventfdCancel
 from stockade.host.data import data_directory, native_program
 from stockade.host.file_locks import FileLocks
@@ -50,12 +57,14 @@ from stockade.host.mounts import MountHolder
 from stockade.host.policy_files import load_policy
 from stockade.host.workspaces import LocalWorkspaces
 from stockade.ledger import keys
+from stockade.ledger.approval_table import ApprovalTable
 from stockade.ledger.artifacts import FileArtifacts
+from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.fault import Code, failure
 from stockade.terms.version import VERSION
 
-CEILING: Final = "default"
+NO_CEILINGS: Final[Mapping[str, str]] = MappingProxyType({})
 DEFAULTS: Final = Defaults()
 # Disk images are sparse files: not below /tmp, which may be memory.
 EMBEDDED: Final = Path("/var/tmp/stockade")
@@ -91,18 +100,19 @@ def open_runtime(
     *,
     owned: Instance | None = None,
     defaults: Defaults = DEFAULTS,
+    ceilings: Mapping[str, str] = NO_CEILINGS,
     clock: Callable[[], float] = time.time,
     random_hex: Callable[[int], str] = secrets.token_hex,
     fault_point: Callable[[str], None] = lambda name: None,
 ) -> Runtime:
     """`owned` is the state directory's lock where the caller has it, and stays the caller's.
-    Raises Failure: engine_unavailable (what the host lacks), storage_unavailable, busy (another
+    `ceilings` names the ceilings of tenants that have one of their own. Raises Failure: engine_unavailable (what the host lacks), storage_unavailable, busy (another
     process uses the state directory). Nothing runs and nothing is held then."""
     with ExitStack() as undo:
         if owned is None:
             owned = instance.acquire(state_dir, random_hex)
             undo.callback(owned.release)
-        return _compose(state_dir, owned, undo, defaults, clock, random_hex, fault_point)
+        return _compose(state_dir, owned, undo, defaults, ceilings, clock, random_hex, fault_point)
 
 
 def _compose(
@@ -110,17 +120,15 @@ def _compose(
     owned: Instance,
     undo: ExitStack,
     defaults: Defaults,
+    ceilings: Mapping[str, str],
     clock: Callable[[], float],
     random_hex: Callable[[int], str],
     fault_point: Callable[[str], None],
 ) -> Runtime:
-    hierarchies = cgroup.detect(Path("/proc/self/mountinfo").read_text())
-    runtime, runtime_version = find_runtime()
     processes.become_subreaper()
     policy = load_policy()
-    key_file = keys.load_or_create(state_dir / "keys.json", random_hex)
-    ring = KeyRing(key_file.secrets())
-    verify = Verifier(ring).verify
+    key_file = state_dir / "keys.json"
+    root_keys = keys.load_or_create(key_file, random_hex)
     ledger = SqliteLedger(str(state_dir / "ledger.db"))
     undo.callback(ledger.close)
     artifacts = FileArtifacts(str(state_dir / "artifacts"), random_hex)
@@ -128,31 +136,8 @@ def _compose(
     undo.callback(holder.close)
     background = ThreadPoolExecutor(_BACKGROUND_THREADS, thread_name_prefix="background")
     undo.callback(background.shutdown)
-    recipe = image.parse_recipe((data_directory("images") / "host.json").read_bytes())
-    engine = OciEngine(
-        Setup(
-            state_dir=state_dir,
-            instance=owned.id,
-            runtime=runtime,
-            runtime_version=runtime_version,
-            launcher=str(native_program("launch")),
-            toolbox=toolbox.build(
-                state_dir / "toolbox",
-                native_program("guest"),
-                native_program("hold.so"),
-                native_program("regular.so"),
-            ),
-            images={recipe.name: image.build(recipe, state_dir / "images")},
-            hierarchies=hierarchies,
-            seccomp={
-                ref: compile_seccomp(item, platform.machine()).to_json()
-                for ref, item in policy.seccomp.items()
-            },
-        ),
-        holder,
-        background,
-        random_hex,
-    )
+    setup = engine_setup(state_dir, owned, policy)
+    engine = OciEngine(setup, holder, background, random_hex)
     undo.callback(engine.close)
     # Before any workspace is mounted: a sandbox of a dead process may still hold its disk.
     engine.recover()
@@ -164,6 +149,13 @@ def _compose(
     )
     undo.callback(workspaces.close)
     running = Running(EventfdCancel)
+    authority = Authority(
+        root_keys,
+        save=lambda changed: keys.save(key_file, changed),
+        ledger=ledger,
+        running=running,
+        random_hex=random_hex,
+    )
     sandboxes = Sandboxes(engine)
     steps = LeaseSteps(
         ledger=ledger,
@@ -172,13 +164,20 @@ def _compose(
         artifacts=artifacts,
         running=running,
         sandboxes=sandboxes,
+        authority=authority,
     )
-    minter = Minter(
-        ring,
-        key_file.current,
-        grant_named=policy.grant,
-        ceiling_for=lambda tenant: policy.ceiling(CEILING),
+
+    def ceiling_for(tenant: str) -> CeilingFile:
+        return policy.ceiling(ceilings.get(tenant, DEFAULT_CEILING))
+
+    minter = Minter(authority, grant_named=policy.grant, ceiling_for=ceiling_for)
+    approvals = Approvals(ApprovalTable(ledger), clock)
+    spending = Spending(
+        SpendTable(ledger),
+        lambda tenant: ceiling_for(tenant).price_table(),
+        processors=os.cpu_count() or 1,
     )
+    gate = Gate(approvals, spending)
     leases = Leases(
         steps,
         minter,
@@ -194,9 +193,10 @@ def _compose(
         running=running,
         sandboxes=sandboxes,
         artifacts=artifacts,
+        gate=gate,
         policy=policy,
-        image_env={recipe.name: recipe.env},
-        verify=verify,
+        image_env={name: item.recipe.env for name, item in setup.images.items()},
+        verify=authority.verify,
         engine=engine.describe(),
         clock=clock,
         version=VERSION,
@@ -208,11 +208,11 @@ def _compose(
             pipeline=pipeline,
             running=running,
             artifacts=artifacts,
-            verify=verify,
-            grant_named=policy.grant,
-            max_ttl_s=lambda tenant: policy.ceiling(CEILING).max_ttl_s.value,
-            ring=ring,
-            kid=key_file.current,
+            authority=authority,
+            minter=minter,
+            spending=spending,
+            approvals=approvals,
+            gate=gate,
             engine=engine.describe(),
             state_dir=str(state_dir),
             defaults=defaults,
@@ -223,6 +223,31 @@ def _compose(
     api = Api(service, lambda: f"rq_{random_hex(8)}", VERSION)
     sweeper.start()
     return Runtime(running, sandboxes, leases, sweeper, api, undo.pop_all())
+
+
+def engine_setup(state_dir: Path, owned: Instance, policy: Policy) -> Setup:
+    """What the native engine is made of on this host. Raises Failure(engine_unavailable)."""
+    runtime, runtime_version = find_runtime()
+    recipe = image.parse_recipe((data_directory("images") / "host.json").read_bytes())
+    return Setup(
+        state_dir=state_dir,
+        instance=owned.id,
+        runtime=runtime,
+        runtime_version=runtime_version,
+        launcher=str(native_program("launch")),
+        toolbox=toolbox.build(
+            state_dir / "toolbox",
+            native_program("guest"),
+            native_program("hold.so"),
+            native_program("regular.so"),
+        ),
+        images={recipe.name: image.build(recipe, state_dir / "images")},
+        hierarchies=cgroup.detect(Path("/proc/self/mountinfo").read_text()),
+        seccomp={
+            ref: compile_seccomp(item, platform.machine()).to_json()
+            for ref, item in policy.seccomp.items()
+        },
+    )
 
 
 def find_runtime() -> tuple[str, str]:
@@ -251,9 +276,19 @@ def find_runtime() -> tuple[str, str]:
     return path, found[1].decode()
 
 
+def check_host() -> None:
+    """Raises Failure(engine_unavailable) with what to do where no sandbox could ever be made: said
+    at the start, not by the first call (docs/cli.md, `doctor`, has the whole list)."""
+    found = doctor.impossible()
+    if found is not None:
+        advice = "" if found.remedy is None else f": {found.remedy}"
+        raise failure(Code.ENGINE_UNAVAILABLE, f"{found.name}: {found.detail}{advice}")
+
+
 def open_local(place: Path = EMBEDDED) -> InProcessTransport:
     """A runtime in this process with a state directory of its own below `place`, which `close`
     removes. Any number at once. Makes this process a subreaper (PR_SET_CHILD_SUBREAPER(2const))."""
+    check_host()
     leftovers.collect(place, cgroup.detect(Path("/proc/self/mountinfo").read_text()))
     state_dir, owned = leftovers.new_state(place)
     with ExitStack() as undo:
@@ -274,7 +309,9 @@ def serve(config: Config) -> None:
     """Be the daemon until a signal ends it. Raises Failure, ConfigError, ListenError."""
     logs.configure()
     known = peers(config, os.getuid())
-    runtime = open_runtime(Path(config.state_dir), defaults=config.defaults)
+    check_host()
+    ceilings = ceilings_of(config, load_policy().ceilings)
+    runtime = open_runtime(Path(config.state_dir), defaults=config.defaults, ceilings=ceilings)
     try:
         limits = config.limits
         server = HttpServer(runtime.api, known, calls=limits.calls, queue=limits.queue)

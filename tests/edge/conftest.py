@@ -16,6 +16,23 @@ from typing import Any, Protocol
 import pytest
 
 from stockade.edge.api import Api
+from stockade.edge.authority_wire import (
+    KeyList,
+    KeyView,
+    RetireRequest,
+    RevocationList,
+    RevocationView,
+    RevokeRequest,
+)
+from stockade.edge.budget_wire import (
+    ApprovalDecision,
+    ApprovalList,
+    ApprovalView,
+    BlockSpend,
+    BudgetView,
+    Left,
+    SpendReport,
+)
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role, Write
@@ -33,9 +50,11 @@ from stockade.edge.wire import (
     LeaseRenew,
     LeaseReply,
     LeaseView,
+    MintReply,
     MintRequest,
     RunRequest,
 )
+from stockade.terms.approval import ApprovalState
 from stockade.terms.fault import Code, Fault, Status, failure
 from stockade.terms.ids import CallRef
 from stockade.terms.ports import Tee
@@ -44,6 +63,37 @@ from stockade.terms.result import Exit, ExportData, ToolResult
 LEASE = "ls_0123456789abcdef"
 ARTIFACT = "ar_0123456789abcdef"
 TOKEN = "st1.token.of-the-lease"
+BLOCK = "0123456789abcdef" * 2
+REVOKED = RevocationView(
+    block=BLOCK,
+    revoked_at="2025-01-01T00:00:00Z",
+    revoked_by="uid 0",
+    reason="leaked",
+    not_after=None,
+)
+APPROVAL = ApprovalView(
+    id="ap_" + BLOCK,
+    tenant="acme",
+    lease_id=LEASE,
+    tool="run",
+    arguments={"argv": ["\x1b[2J"]},
+    state=ApprovalState.ASKED,
+    asked_at="2025-01-01T00:00:00Z",
+    decided_at=None,
+    decided_by=None,
+    reason=None,
+)
+SPEND = SpendReport(
+    left=Left(calls=3, cost_micro=None, cpu_ms=None, egress_bytes=None),
+    blocks=[
+        BlockSpend(
+            block=BLOCK,
+            not_after_s=10,
+            budgets=[BudgetView(component="calls", total=4, spent=1)],
+        )
+    ],
+)
+KEYS = KeyList(keys=[KeyView(kid="k1", current=True, leases=2)])
 GATE_S = 20  # a test that waits longer than this has failed
 
 
@@ -100,11 +150,62 @@ EXPORTED = ExportData(kind="export", added=1, modified=2, deleted=0, skipped=0, 
 
 
 @dataclass
+class FakeAuthority:
+    """One key, and one revocation of whatever is asked."""
+
+    seen: list[tuple[str, object]] = field(default_factory=list)
+
+    def revoke(self, peer: Peer, request: RevokeRequest) -> RevocationView:
+        self.seen.append(("revoke", request))
+        return REVOKED
+
+    def revocations(self, peer: Peer) -> RevocationList:
+        return RevocationList(revocations=[REVOKED])
+
+    def keys(self, peer: Peer) -> KeyList:
+        return KEYS
+
+    def rotate(self, peer: Peer) -> KeyList:
+        self.seen.append(("rotate", None))
+        return KEYS
+
+    def retire(self, peer: Peer, request: RetireRequest) -> KeyList:
+        self.seen.append(("retire", request))
+        return KEYS
+
+
+@dataclass
+class FakeBudgets:
+    """One request for approval, and four calls of which three are left."""
+
+    seen: list[tuple[str, object]] = field(default_factory=list)
+
+    def spend(self, peer: Peer, token: str | None, lease: str | None) -> SpendReport:
+        self.seen.append(("spend", (token, lease)))
+        return SPEND
+
+    def approvals(self, peer: Peer) -> ApprovalList:
+        return ApprovalList(approvals=[APPROVAL])
+
+    def approval(self, peer: Peer, approval_id: str) -> ApprovalView:
+        self.seen.append(("approval", approval_id))
+        return APPROVAL
+
+    def decide(
+        self, peer: Peer, approval_id: str, request: ApprovalDecision, *, granted: bool
+    ) -> ApprovalView:
+        self.seen.append(("decide", (approval_id, request.reason, granted)))
+        return APPROVAL
+
+
+@dataclass
 class FakeService:
     """Answers everything at once. A test replaces one verb by assigning to `on_call` and so on,
     and reads what arrived from `seen`."""
 
     seen: list[tuple[str, Any]] = field(default_factory=list)
+    authority: FakeAuthority = field(default_factory=FakeAuthority)
+    budgets: FakeBudgets = field(default_factory=FakeBudgets)
     contexts: list[Context] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     artifact: bytes = bytes(range(256)) * 32
@@ -205,9 +306,9 @@ class FakeService:
         self._note("artifact", context, request)
         return self.artifact[request.offset : request.offset + request.length]
 
-    def mint(self, context: Context, request: MintRequest) -> str:
+    def mint(self, context: Context, request: MintRequest) -> MintReply:
         self._note("mint", context, request)
-        return TOKEN
+        return MintReply(token=TOKEN, cut=[])
 
     def doctor(self) -> DoctorReport:
         return DoctorReport(ok=True, checks=[])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -209,6 +211,30 @@ def tenant(start: Start) -> Running:
     import os
 
     return start(peers={os.geteuid(): Peer(os.geteuid(), "acme", Role.TENANT, own=False)})
+
+
+def test_a_peer_with_one_of_the_highest_user_ids_is_known(start: Start, socket_dir: Path) -> None:
+    """User ids are unsigned 32-bit numbers; leases' own lie above 2^31 as well."""
+    uid = 3_000_000_000
+    server = start(peers={uid: Peer(uid, "acme", Role.TENANT, own=False)})
+    socket_dir.chmod(0o755)
+    Path(server.path).chmod(0o666)
+    ask = (
+        "import socket, sys\n"
+        "s = socket.socket(socket.AF_UNIX)\n"
+        "s.connect(sys.argv[1])\n"
+        "s.sendall(b'GET /v1/leases HTTP/1.1\\r\\nConnection: close\\r\\n\\r\\n')\n"
+        "print(s.makefile().readline())"
+    )
+    answers = {
+        user: subprocess.run(
+            ["/usr/bin/python3", "-c", ask, server.path],
+            user=user, group=user, extra_groups=[], cwd="/",
+            capture_output=True, text=True, timeout=60, check=True,
+        ).stdout.split()[1]
+        for user in (uid, uid + 1)
+    }  # fmt: skip
+    assert answers == {uid: "200", uid + 1: "403"}
 
 
 def test_a_tenants_peer_can_not_act_for_another_tenant(

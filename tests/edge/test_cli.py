@@ -20,6 +20,7 @@ from stockade.edge.cli.main import cli, main
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role
+from stockade.edge.selftest import Row, SelftestReport, Verdict
 from stockade.edge.server.config import Config
 from stockade.edge.server.listening import ListenError
 from stockade.edge.service import Context
@@ -70,12 +71,20 @@ class Composition:
     transport: InProcessTransport
     served: list[Config] = field(default_factory=list)
     locals: int = 0
+    attempts: tuple[Row, ...] = ()
+    chosen: list[str | None] = field(default_factory=list)
     fail: Exception | None = None
 
     def serve(self, config: Config) -> None:
         if self.fail is not None:
             raise self.fail
         self.served.append(config)
+
+    def selftest(self, only: str | None) -> SelftestReport:
+        if self.fail is not None:
+            raise self.fail
+        self.chosen.append(only)
+        return SelftestReport(attempts=self.attempts)
 
     def local(self) -> Stockade:
         if self.fail is not None:
@@ -610,3 +619,25 @@ def test_a_closed_pipe_of_ours_is_no_traceback() -> None:
         os.close(write_end)
     assert done.returncode == 1
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("result", list(Verdict))
+def test_selftest_exits_with_1_unless_everything_is_held(
+    stockade_cli: Cli, composition: Composition, result: Verdict
+) -> None:
+    row = Row(
+        name="climb", group="g", attack="a", defence="d", control="c", result=result, evidence="why"
+    )
+    composition.attempts = (row.model_copy(update={"result": Verdict.HELD, "name": "ok"}), row)
+    said = stockade_cli("selftest", "--only", "c*")
+    assert composition.chosen == ["c*"]
+    assert said.status == (0 if result is Verdict.HELD else 1)
+    assert ("climb" in said.err) is (result is not Verdict.HELD)
+    assert "2 attempts: " in said.out
+    as_json = stockade_cli("selftest", "--json")
+    assert as_json.status == said.status
+    assert SelftestReport.model_validate_json(as_json.out).attempts == composition.attempts
+
+
+def test_a_selftest_without_attempts_is_no_success(stockade_cli: Cli) -> None:
+    assert stockade_cli("selftest").status == 1

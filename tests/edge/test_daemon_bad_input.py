@@ -22,6 +22,7 @@ from stockade.edge.client.results import StockadeError, ToolError
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.wire import LeaseCreate
 from stockade.terms.fault import REGISTRY, Code, Status
+from stockade.terms.grant import CheckPattern
 from stockade.terms.result import ToolResult
 from tests.daemons import Daemon, as_user, daemon, error, output
 
@@ -286,10 +287,20 @@ def test_a_wider_token(server: Daemon, acme: Lease) -> None:
 
 @pytest.mark.usefixtures("untouched")
 def test_a_token_that_asks_for_what_nothing_enforces(server: Daemon, acme: Lease) -> None:
-    last = inspect(token_of(acme)).blocks[-1]
-    budget = last.total.model_copy(update={"calls": 3})
-    code = call_with(server, acme, forged(token_of(acme), total=budget))
+    deny = inspect(token_of(acme)).blocks[-1].deny
+    more = tuple(sorted((*deny, "repo:acme/app")))
+    code = call_with(server, acme, forged(token_of(acme), deny=more))
     assert code is Code.TOKEN_UNSUPPORTED
+
+
+@pytest.mark.usefixtures("untouched")
+def test_a_token_with_a_pattern_that_is_not_linear(server: Daemon, acme: Lease) -> None:
+    check = CheckPattern(kind="pattern", tool="bash_execute", argument="command", pattern="(a+)+")
+    linear = forged(token_of(acme), checks=(check,))
+    assert call_with(server, acme, linear) is Code.CHECK_FAILED
+    referring = check.model_copy(update={"pattern": r"(a+)\1"})
+    code = call_with(server, acme, forged(token_of(acme), checks=(referring,)))
+    assert code is Code.TOKEN_MALFORMED
 
 
 @pytest.mark.usefixtures("untouched")

@@ -274,6 +274,7 @@ def test_a_new_owner_ends_what_the_old_one_runs(stockade: Stockade, lease: Lease
     assert code_of(call.result()) == (Status.CANCELLED, Code.CANCELLED)
     assert code_of(lease.bash(":")) == (Status.DENIED, Code.STALE_GENERATION)
     works(owner)
+    assert owner.release().error is None  # the former one's release is refused
 
 
 # The runtime, and the disk.

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from stockade.edge import routes_calls, routes_info, routes_leases
+from stockade.edge import routes_authority, routes_budget, routes_calls, routes_info, routes_leases
 from stockade.edge.exchange import (
     FRAMES_TYPE,
     TOKEN_HEADER,
@@ -31,7 +31,13 @@ from stockade.edge.wire import ErrorReply, LeaseReply
 from stockade.terms.fault import Code, Failure, Fault, failure
 from stockade.terms.result import error_of
 
-_ROUTER: Final = Router(routes_calls.ROUTES + routes_leases.ROUTES + routes_info.ROUTES)
+_ROUTER: Final = Router(
+    routes_calls.ROUTES
+    + routes_leases.ROUTES
+    + routes_info.ROUTES
+    + routes_authority.ROUTES
+    + routes_budget.ROUTES
+)
 
 
 class Api:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from stockade.decide.authorize import authorize, path_scope
-from stockade.decide.blocks import root_block
-from stockade.decide.tokens import KeyRing, mint
+from stockade.edge.authority_service import AuthorityService
 from stockade.edge.bodies import check
+from stockade.edge.budget_service import BudgetService
 from stockade.edge.doctor import doctor_report
 from stockade.edge.exchange import Write
 from stockade.edge.server.config import Defaults
@@ -33,16 +33,21 @@ from stockade.edge.wire import (
     LeaseRenew,
     LeaseReply,
     LeaseView,
+    MintReply,
     MintRequest,
     RunRequest,
 )
+from stockade.flow.approvals import Approvals
+from stockade.flow.authority import Authority
+from stockade.flow.gate import Gate
 from stockade.flow.lease_request import LeaseRequest
 from stockade.flow.leases import Leases
+from stockade.flow.minting import Minter
 from stockade.flow.pipeline import Pipeline, ToolRequest
 from stockade.flow.running import Running
+from stockade.flow.spending import Spending
 from stockade.terms.call import Permit, Right
 from stockade.terms.fault import Code, Status, failure
-from stockade.terms.grant import Grant
 from stockade.terms.ids import CallRef
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.ports import ArtifactStore, Clock, PathScope, Tee, Workspace
@@ -54,6 +59,8 @@ from stockade.terms.result import (
     Provenance,
     ToolResult,
     Usage,
+    Warn,
+    Warning,
 )
 from stockade.tools.arguments import object_of
 from stockade.tools.shape import timestamp
@@ -69,11 +76,11 @@ class Parts:
     pipeline: Pipeline
     running: Running
     artifacts: ArtifactStore
-    verify: Callable[[str, float], Permit]
-    grant_named: Callable[[str], Grant]
-    max_ttl_s: Callable[[str], int]
-    ring: KeyRing
-    kid: str
+    authority: Authority
+    minter: Minter
+    spending: Spending
+    approvals: Approvals
+    gate: Gate
     engine: EngineRef
     state_dir: str
     defaults: Defaults
@@ -86,6 +93,10 @@ class FlowService:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self.authority = AuthorityService(parts.authority, parts.clock)
+        self.budgets = BudgetService(
+            parts.spending, parts.approvals, parts.authority, parts.leases, parts.clock
+        )
 
     def call(self, context: Context, request: CallRequest) -> ToolResult:
         return self._parts.pipeline.call(
@@ -126,6 +137,9 @@ class FlowService:
 
     def create_lease(self, context: Context, request: LeaseCreate) -> LeaseReply:
         started = self._parts.clock()
+        over_another = request.share is not None or request.fork is not None
+        token = _token(context) if over_another else context.token
+        grant = None if over_another or token is not None else self._parts.defaults.grant
         made = self._parts.leases.create(
             check(
                 LeaseRequest,
@@ -137,17 +151,19 @@ class FlowService:
                     "excludes": tuple(request.excludes),
                     "image": request.image,
                     "env": tuple(sorted(request.env.items())),
-                    "grant": request.grant
-                    or (self._parts.defaults.grant if context.token is None else None),
-                    "capability": context.token,
+                    "grant": request.grant or grant,
+                    "capability": token,
                     "ttl_s": request.ttl_s or self._parts.defaults.ttl_s,
                     "take_over": request.take_over,
+                    "within_ceiling": request.within_ceiling,
+                    "share": request.share,
+                    "fork": request.fork,
                 },
             )
         )
         record = made.record
         return LeaseReply(
-            result=self._result(context, record, started, _lease_data(record)),
+            result=self._result(context, record, started, _lease_data(record), _clamped(made.cut)),
             lease=LeaseGranted(
                 lease_id=record.id,
                 token=record.token,
@@ -164,32 +180,38 @@ class FlowService:
 
     def renew_lease(self, context: Context, lease: str, request: LeaseRenew) -> ToolResult:
         return self._operate(
-            context, lambda: self._parts.leases.renew(context.peer.tenant, lease, request.ttl_s)
+            context,
+            lambda holder: self._parts.leases.renew(
+                context.peer.tenant, lease, request.ttl_s, holder
+            ),
         )
 
     def reset_lease(self, context: Context, lease: str) -> ToolResult:
-        return self._operate(context, lambda: self._parts.leases.reset(context.peer.tenant, lease))
+        return self._operate(
+            context, lambda holder: self._parts.leases.reset(context.peer.tenant, lease, holder)
+        )
 
     def release_lease(self, context: Context, lease: str) -> ToolResult:
         return self._operate(
-            context, lambda: self._parts.leases.release(context.peer.tenant, lease)
+            context, lambda holder: self._parts.leases.release(context.peer.tenant, lease, holder)
         )
 
     def export_lease(self, context: Context, lease: str, request: LeaseExport) -> ToolResult:
         started = self._parts.clock()
         leases, tenant = self._parts.leases, context.peer.tenant
-        record = leases.show(tenant, lease)
+        record, holder = leases.show(tenant, lease), self._holder(context)
         if request.to is not None:
-            data = leases.export_to(tenant, lease, request.to)
+            data = leases.export_to(tenant, lease, request.to, holder)
         else:
-            data = leases.changes(tenant, lease)
+            data = leases.changes(tenant, lease, holder)
         return self._result(context, record, started, data)
 
     def patch(self, context: Context, lease: str, write: Write) -> None:
+        holder = self._holder(context)
         # Through a file: the lease is held while the patch is made, and a reader may be slow. Not in
         # /tmp, which may be memory: a patch can be as large as what the lease wrote.
         with tempfile.TemporaryFile(dir=self._parts.state_dir) as file:
-            self._parts.leases.export_patch(context.peer.tenant, lease, file)
+            self._parts.leases.export_patch(context.peer.tenant, lease, file, holder)
             file.seek(0)
             while chunk := file.read(_PATCH_CHUNK):
                 if not write(chunk):
@@ -209,24 +231,16 @@ class FlowService:
         record, _ = self._permitted(context, request.lease)
         return self._parts.artifacts.read(record.id, request.id, request.offset, request.length)
 
-    def mint(self, context: Context, request: MintRequest) -> str:
-        now = int(self._parts.clock())
-        longest = self._parts.max_ttl_s(request.tenant)
-        if request.ttl_s > longest:
-            raise failure(
-                Code.CEILING_EXCEEDED,
-                f"ttl_s is {request.ttl_s}; the tenant's ceiling is {longest}",
-                rule="max_ttl_s",
-            )
-        block = root_block(
-            self._parts.grant_named(request.grant),
+    def mint(self, context: Context, request: MintRequest) -> MintReply:
+        made = self._parts.minter.root(
             request.tenant,
             request.trajectory,
-            self._parts.kid,
-            now,
-            now + request.ttl_s,
+            request.grant,
+            request.ttl_s,
+            self._parts.clock(),
+            within_ceiling=request.within_ceiling,
         )
-        return mint(self._parts.ring, self._parts.kid, block)
+        return MintReply(token=made.token, cut=list(made.cut))
 
     def doctor(self) -> DoctorReport:
         return doctor_report(self._parts.state_dir)
@@ -235,8 +249,15 @@ class FlowService:
         """The lease, if the peer and its token may use it now."""
         record = self._parts.leases.show(context.peer.tenant, lease)
         token = _token(context)
-        permit = self._parts.verify(record.token if token is None else token, self._parts.clock())
+        permit = self._verify(record.token if token is None else token)
         return self._parts.leases.admit(record.id, permit), permit
+
+    def _holder(self, context: Context) -> Permit | None:
+        """Of the token that came. An operation on a lease needs none: it asks who the peer is."""
+        return None if context.token is None else self._verify(context.token)
+
+    def _verify(self, token: str) -> Permit:
+        return self._parts.authority.verify(token, self._parts.clock())
 
     @contextmanager
     def _workspace(
@@ -245,15 +266,22 @@ class FlowService:
         """Holds one of the lease's places like a call, so that no reset comes in between."""
         record, permit = self._permitted(context, lease)
         parallel = permit.grant.per_lease.parallel
-        with self._parts.running.enter(record.id, context.request_id, None, parallel):
+        with self._parts.running.enter(
+            record.id, context.request_id, None, parallel, chain=permit.chain
+        ):
             record = self._parts.leases.admit(record.id, permit)
             tool = "file_view" if right.right == "read" else "file_edit"
-            authorize(permit, tool, [right], record)
-            yield self._parts.leases.workspace(record), path_scope(permit)
+            # A check on any other argument of the tool refuses: a whole file has none.
+            arguments = {"path": right.object}
+            authorize(permit, tool, [right], arguments, record)
+            with self._parts.gate.transfer(permit, record, tool, arguments):
+                yield self._parts.leases.workspace(record), path_scope(permit, tool)
 
-    def _operate(self, context: Context, step: Callable[[], LeaseRecord]) -> ToolResult:
+    def _operate(
+        self, context: Context, step: Callable[[Permit | None], LeaseRecord]
+    ) -> ToolResult:
         started = self._parts.clock()
-        record = step()
+        record = step(self._holder(context))
         return self._result(context, record, started, _lease_data(record))
 
     def _result(
@@ -262,6 +290,7 @@ class FlowService:
         record: LeaseRecord,
         started: float,
         data: LeaseData | ExportData,
+        warnings: Sequence[Warning] = (),
     ) -> ToolResult:
         finished = self._parts.clock()
         return ToolResult(
@@ -280,7 +309,7 @@ class FlowService:
             stderr=None,
             data=data,
             artifacts=[],
-            warnings=[],
+            warnings=list(warnings),
             error=None,
             retry_safe=True,
             items=None,
@@ -327,6 +356,11 @@ def _object(path: str) -> str:
         raise failure(Code.INVALID_ARGUMENT, str(error), argument="path") from error
 
 
+def _clamped(cut: tuple[str, ...]) -> list[Warning]:
+    message = f"cut to the tenant's ceiling: {', '.join(cut)}"
+    return [Warning(code=Warn.CLAMPED, message=message, count=len(cut))] if cut else []
+
+
 def _lease_data(record: LeaseRecord) -> LeaseData:
     return LeaseData(
         kind="lease",
@@ -354,4 +388,6 @@ def _view(record: LeaseRecord) -> LeaseView:
         created_at=timestamp(record.created_at_s),
         expires_at=timestamp(record.expires_at_s),
         not_after=timestamp(record.not_after_s),
+        shares=record.shares,
+        forked_from=record.forked_from,
     )

@@ -6,7 +6,7 @@ from stockade.edge.bodies import check, read_body
 from stockade.edge.exchange import BYTES_TYPE, Response, Role
 from stockade.edge.routing import Inbound, Lane, Route, reply
 from stockade.edge.toolbox import tool_list
-from stockade.edge.wire import ArtifactRange, Health, MintReply, MintRequest
+from stockade.edge.wire import ArtifactRange, Health, MintRequest
 from stockade.terms.fault import Code, failure
 
 DEFAULT_LENGTH = 4 * 1024 * 1024
@@ -42,7 +42,7 @@ def mint(inbound: Inbound) -> Response:
         raise failure(
             Code.PEER_NOT_ALLOWED, "only an operator may mint capabilities", rule="peer.role"
         )
-    return reply(MintReply(token=inbound.service.mint(inbound.context, request)))
+    return reply(inbound.service.mint(inbound.context, request))
 
 
 def health(inbound: Inbound) -> Response:

@@ -12,6 +12,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from stockade.edge.authority_wire import (
+    KeyList,
+    RetireRequest,
+    RevocationList,
+    RevocationView,
+    RevokeRequest,
+)
+from stockade.edge.budget_wire import (
+    ApprovalDecision,
+    ApprovalList,
+    ApprovalView,
+    SpendReport,
+)
 from stockade.edge.exchange import Peer, Write
 from stockade.edge.wire import (
     ArtifactRange,
@@ -23,6 +36,7 @@ from stockade.edge.wire import (
     LeaseRenew,
     LeaseReply,
     LeaseView,
+    MintReply,
     MintRequest,
     RunRequest,
 )
@@ -39,7 +53,34 @@ class Context:
     token: str | None
 
 
+class BudgetVerbs(Protocol):
+    """Budgets and approvals. Each method knows itself who may call it."""
+
+    def spend(self, peer: Peer, token: str | None, lease: str | None) -> SpendReport:
+        """Of `lease`'s capability where one is named, else of `token`."""
+
+    def approvals(self, peer: Peer) -> ApprovalList: ...
+    def approval(self, peer: Peer, approval_id: str) -> ApprovalView: ...
+    def decide(
+        self, peer: Peer, approval_id: str, request: ApprovalDecision, *, granted: bool
+    ) -> ApprovalView: ...
+
+
+class AuthorityVerbs(Protocol):
+    """Keys and revocation. Each method knows itself who may call it."""
+
+    def revoke(self, peer: Peer, request: RevokeRequest) -> RevocationView: ...
+    def revocations(self, peer: Peer) -> RevocationList: ...
+    def keys(self, peer: Peer) -> KeyList: ...
+    def rotate(self, peer: Peer) -> KeyList: ...
+    def retire(self, peer: Peer, request: RetireRequest) -> KeyList: ...
+
+
 class Service(Protocol):
+    @property
+    def authority(self) -> AuthorityVerbs: ...
+    @property
+    def budgets(self) -> BudgetVerbs: ...
     def call(self, context: Context, request: CallRequest) -> ToolResult: ...
     def run(self, context: Context, request: RunRequest, tee: Tee, stdin: int | None) -> ToolResult:
         """`tee` gets every byte while it is read, and blocks while the client is slow. `stdin`
@@ -63,5 +104,5 @@ class Service(Protocol):
         self, context: Context, lease: str, path: str, content: Iterator[bytes]
     ) -> str: ...
     def read_artifact(self, context: Context, request: ArtifactRange) -> bytes: ...
-    def mint(self, context: Context, request: MintRequest) -> str: ...
+    def mint(self, context: Context, request: MintRequest) -> MintReply: ...
     def doctor(self) -> DoctorReport: ...

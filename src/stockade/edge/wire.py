@@ -68,7 +68,14 @@ class LeaseCreate(Model):
     file's name) and the `Stockade-Capability` header decides what the lease may do; neither means
     the default grant. `image` null is the first one that is granted. `take_over` raises the
     generation of a lease that exists, so that its former holder is refused from then on. `tenant`
-    null is the peer's own; for an operator, who has none, it is `local`."""
+    null is the peer's own; for an operator, who has none, it is `local`. `within_ceiling` asks for
+    what the tenant's ceiling leaves of the authority, instead of a refusal where it is wider; the
+    result then has a warning `clamped` that names what was cut.
+
+    `share` makes a lease that works in the workspace of the lease it names, `fork` one that begins
+    with a copy of it. Its trajectory is below that lease's, and its capability is of that lease's
+    line; without the header, which only a peer with the daemon's own uid may leave out, it is that
+    lease's own."""
 
     tenant: Tenant | None = None
     trajectory: Trajectory
@@ -81,6 +88,9 @@ class LeaseCreate(Model):
     env: Annotated[dict[str, str], Field(max_length=256)] = Field(default_factory=dict)
     ttl_s: Seconds | None = None
     take_over: bool = False
+    within_ceiling: bool = False
+    share: LeaseRef | None = None
+    fork: LeaseRef | None = None
 
 
 class LeaseRenew(Model):
@@ -116,7 +126,8 @@ class LeaseReply(Model):
 
 
 class LeaseView(Model):
-    """A lease as its owner may see it. Never holds the token."""
+    """A lease as its owner may see it. Never holds the token. `shares` is the lease whose workspace
+    it works in, `forked_from` the one whose workspace its own began as a copy of."""
 
     lease_id: str
     tenant: str
@@ -129,6 +140,8 @@ class LeaseView(Model):
     created_at: str
     expires_at: str
     not_after: str
+    shares: str | None = None
+    forked_from: str | None = None
 
 
 class LeaseList(Model):
@@ -150,17 +163,28 @@ class ArtifactRange(Model):
     length: Annotated[int, Field(ge=1, le=4 * 1024 * 1024)]
 
 
+class SpendQuery(Model):
+    """Whose budgets are asked for: this lease's; null: those of the capability that is sent."""
+
+    lease: LeaseRef | None = None
+
+
 class MintRequest(Model):
-    """A root capability from a grant file. Operators only."""
+    """A root capability from a grant file. Operators only. `within_ceiling` asks for what the
+    tenant's ceiling leaves of it, instead of a refusal where the grant is wider."""
 
     tenant: Tenant
     trajectory: Trajectory
     grant: Name
     ttl_s: Seconds
+    within_ceiling: bool = False
 
 
 class MintReply(Model):
+    """`cut` are the components that the ceiling made smaller."""
+
     token: str
+    cut: list[str]
 
 
 class Health(Model):

@@ -23,7 +23,11 @@ Glob = Annotated[str, StringConstraints(pattern=r"^[^\x00]+$", max_length=4096)]
 class LeaseRequest(Model):
     """At most one of `grant` (a name of the policy) and `capability` (a token); neither means the
     default grant. `source` is an absolute host path; `image` None is the first one that is granted;
-    `env` is bounded by `decide.environment`; `ttl_s` is in seconds."""
+    `env` is bounded by `decide.environment`; `ttl_s` is in seconds. `within_ceiling` asks for what
+    the tenant's ceiling leaves of the authority, instead of a refusal where it is wider.
+
+    `share` and `fork` are addresses of a lease whose workspace this one works in, or begins with a
+    copy of; then `capability` None means that lease's own token."""
 
     tenant: Tenant
     trajectory: Trajectory
@@ -36,12 +40,17 @@ class LeaseRequest(Model):
     capability: str | None = None
     ttl_s: Annotated[int, Field(ge=1, le=MAX_INTEGER)] = DEFAULT_TTL_S
     take_over: bool = False
+    within_ceiling: bool = False
+    share: str | None = None
+    fork: str | None = None
 
 
-def chosen_image(request: LeaseRequest, grant: Grant) -> str:
-    """Raises Failure(right_not_granted) for an image that the grant doesn't name."""
+def chosen_image(request: LeaseRequest, grant: Grant, origin: LeaseRecord | None) -> str:
+    """When none is asked for, that of the lease whose workspace this is, else the first. Raises
+    Failure(right_not_granted) for an image that the grant doesn't name."""
     images = grant.system.images
-    image = request.image or (images[0] if images else None)
+    usual = images[0] if images else None
+    image = request.image or (usual if origin is None else origin.image)
     if image is None or image not in images:
         raise failure(
             Code.RIGHT_NOT_GRANTED,
@@ -52,10 +61,17 @@ def chosen_image(request: LeaseRequest, grant: Grant) -> str:
 
 
 def check_same(
-    record: LeaseRecord, request: LeaseRequest, image: str, grant: Grant, same_chain: bool
+    record: LeaseRecord,
+    request: LeaseRequest,
+    image: str,
+    grant: Grant,
+    same_chain: bool,
+    origin: LeaseRecord | None,
 ) -> None:
     """Raises Failure(key_reused) that names the first parameter in which the lease differs from
-    what is asked for. `grant` is what a lease of this request would be granted."""
+    what is asked for. `grant` is what a lease of this request would be granted; `origin` the lease
+    that it shares or forks."""
+    origin_id = None if origin is None else origin.id
     for name, equal in (
         ("source", record.source == request.source),
         ("excludes", record.excludes == request.excludes),
@@ -63,6 +79,8 @@ def check_same(
         ("env", record.env == request.env),
         ("grant", record.grant == grant),
         ("capability", same_chain),
+        ("share", record.shares == (origin_id if request.share is not None else None)),
+        ("fork", record.forked_from == (origin_id if request.fork is not None else None)),
     ):
         if not equal:
             raise failure(

@@ -9,25 +9,33 @@ The generation is the fence between owners. A new owner says `take_over`: the ge
 a token bound to it is minted, and what runs under the old one is cancelled. From then on each call
 with the old token is `stale_generation`; the workspace stays as it is.
 
+A lease of a child trajectory may work in the workspace of another one, or begin with a copy of it
+(`children`, `families`).
+
 Reset and release do not wait for running calls to come to their end: they cancel them. An expired
 lease is gone for its owner at that moment, also before the sweeper has removed it.
 
 "Not there" and "not yours" are one answer. Operations name the caller's tenant; None is the
-operator, who sees all. Errors are Failures; each operation names its codes.
+operator, who sees all; and the permit of the token that came with them, if one did (`holding`). A
+lease whose capability was revoked is over, as if its time had come. Errors are Failures; each operation names its codes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 from stockade.decide.environment import check_variables
+from stockade.flow.children import check_below, check_entitled, may_take_over, named_origin
+from stockade.flow.holding import Holder, check_holder, check_owner, check_reader, not_granted
 from stockade.flow.lease_request import DEFAULT_NAME, LeaseRequest, check_same, chosen_image
 from stockade.flow.locks import key_of
 from stockade.flow.minting import Minter, Offer
 from stockade.flow.steps import LeaseSteps
+from stockade.flow.user_ids import free_base
 from stockade.terms.call import Permit
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.lease import LeaseRecord, LeaseState
@@ -35,19 +43,15 @@ from stockade.terms.outcome import End
 from stockade.terms.ports import Clock, SourceReport, Workspace
 from stockade.terms.result import ExportData
 
-# A lease's files belong to 65,536 host user ids from here on: above all that distributions and
-# directory services hand out, and below 2^32 - 1, which is no user id.
-UID_FLOOR: Final = 1_073_741_824
-UID_RANGE: Final = 65_536
-UID_SLOTS: Final = (2**32 - 1 - UID_FLOOR) // UID_RANGE
-
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """`report` is about the copied source, None when the lease was there already."""
+    """`report` is about the copied source, None when the lease was there already. `cut` are the
+    components that the tenant's ceiling made smaller."""
 
     record: LeaseRecord
     report: SourceReport | None
+    cut: tuple[str, ...]
 
 
 class Leases:
@@ -76,19 +80,39 @@ class Leases:
         (other parameters), source_unusable, workspace_unavailable, storage_unavailable, busy,
         argument_too_large (env)."""
         check_variables(dict(request.env))
-        now = self._clock()
-        offer = self._minter.offer(request, now)
-        image = chosen_image(request, offer.grant)
-        with self._steps.locks.hold((request.tenant, request.trajectory, request.name)):
-            found = self._ledger.find_lease(request.tenant, request.trajectory, request.name)
-            found = found and self._settled(found, now)
+        with self._origin(request) as origin:
+            now = self._clock()
+            if origin is not None and request.capability is None:
+                request = request.model_copy(update={"capability": origin.token})
+            offer = self._minter.offer(request, now, self._bound_to)
+            if origin is not None:
+                check_entitled(request, origin, offer)
+            image = chosen_image(request, offer.grant, origin)
+            with self._steps.locks.hold((request.tenant, request.trajectory, request.name)):
+                return self._create(request, offer, image, origin, now)
+
+    def _create(
+        self,
+        request: LeaseRequest,
+        offer: Offer,
+        image: str,
+        origin: LeaseRecord | None,
+        now: float,
+    ) -> Created:
+        found = self._ledger.find_lease(request.tenant, request.trajectory, request.name)
+        if found is None:
+            return self._make(request, offer, image, origin)
+        with self._steps.families.hold_below(found):
+            found = self._settled(found, now)
             if found is None:
-                return self._make(request, offer, image)
-            same = offer.chain is None or request.take_over or found.chain[:-1] == offer.chain
-            check_same(found, request, image, offer.grant, same)
+                return self._make(request, offer, image, origin)
+            same = offer.chain is None or found.chain[:-1] == offer.chain
+            if request.take_over:
+                same = may_take_over(found, offer)
+            check_same(found, request, image, offer.grant, same, origin)
             if request.take_over:
                 found = self._take_over(found, offer, request.ttl_s)
-            return Created(found, None)
+            return Created(found, None, offer.cut)
 
     def show(self, tenant: str | None, address: str) -> LeaseRecord:
         """The lease with the id `address`, or the lease `tenant/trajectory` named "main". By its
@@ -106,7 +130,9 @@ class Leases:
         """Every lease that is not released, oldest first."""
         return self._ledger.leases(tenant)
 
-    def renew(self, tenant: str | None, address: str, ttl_s: int) -> LeaseRecord:
+    def renew(
+        self, tenant: str | None, address: str, ttl_s: int, holder: Holder = None
+    ) -> LeaseRecord:
         """Let the lease live `ttl_s` from now, at most to its token's end. What it has already is
         never shortened. Raises Failure(lease_expired), Failure(invalid_argument)."""
         if ttl_s < 1:
@@ -114,68 +140,71 @@ class Leases:
         seen = self.show(tenant, address)
         with self._steps.locks.hold(key_of(seen)):
             record = self._current(seen.id)
-            until = min(self._clock() + ttl_s, record.not_after_s)
+            check_owner(record, holder)
+            until = min(self._clock() + ttl_s, self._latest(record))
             record = replace(record, expires_at_s=max(record.expires_at_s, until))
             self._ledger.put_lease(record)
             return record
 
-    def reset(self, tenant: str | None, address: str) -> LeaseRecord:
+    def reset(self, tenant: str | None, address: str, holder: Holder = None) -> LeaseRecord:
         """Cancel running calls, close the sandboxes and drop everything written since create.
         The generation stays, the workspace version rises. After a failure no call is let in until
         a repeated reset, or the sweeper's, has succeeded."""
         seen = self.show(tenant, address)
-        with self._steps.locks.hold(key_of(seen)):
-            return self._steps.reset(self._current(seen.id))
+        with self._steps.families.hold(seen):
+            record = self._current(seen.id)
+            check_owner(record, holder)
+            if record.shares is not None:
+                raise failure(
+                    Code.RIGHT_NOT_GRANTED,
+                    f"the workspace is that of {record.shares}, which alone can be reset",
+                    rule="lease.shares",
+                )
+            return self._steps.reset(record)
 
-    def release(self, tenant: str | None, address: str) -> LeaseRecord:
+    def release(self, tenant: str | None, address: str, holder: Holder = None) -> LeaseRecord:
         """Cancel running calls and remove everything of the lease. Idempotent. After a failure the
         lease is `dirty`: gone for its owner, and removed by a repetition or the sweeper."""
         seen = self.show(tenant, address)
-        with self._steps.locks.hold(key_of(seen)):
+        with self._steps.families.hold(seen):
             record = self._ledger.lease(seen.id)
             if record is None:
                 raise not_granted()
+            check_owner(record, holder)
             return self._steps.remove(record, End.CANCELLED)
 
-    def changes(self, tenant: str | None, address: str) -> ExportData:
+    def changes(self, tenant: str | None, address: str, holder: Holder = None) -> ExportData:
         """How much differs from the source. Like an export it is a state of one moment only while
         no call runs."""
-        return self._export(tenant, address, lambda workspace: (0, ()), False)
+        return self._export(tenant, address, holder, lambda workspace: (0, ()), False)
 
-    def export_to(self, tenant: str | None, address: str, target: str) -> ExportData:
+    def export_to(
+        self, tenant: str | None, address: str, target: str, holder: Holder = None
+    ) -> ExportData:
         """Apply the changes to the host directory `target`. Whether the caller may write there is
         for the edge to know."""
-        return self._export(tenant, address, lambda workspace: workspace.export(target), False)
+        return self._export(
+            tenant, address, holder, lambda workspace: workspace.export(target), False
+        )
 
-    def export_patch(self, tenant: str | None, address: str, out: BinaryIO) -> ExportData:
+    def export_patch(
+        self, tenant: str | None, address: str, out: BinaryIO, holder: Holder = None
+    ) -> ExportData:
         """Write the changes as a patch. No other operation of the lease goes on meanwhile: `out`
         is a file, never a slow reader."""
-        return self._export(tenant, address, lambda workspace: workspace.patch(out), True)
+        return self._export(tenant, address, holder, lambda workspace: workspace.patch(out), True)
 
     def admit(self, lease_id: str, permit: Permit) -> LeaseRecord:
         """The lease of a call, if `permit` is for it. What is answered holds until the call leaves
         `Running`, if it has entered before it asks. Raises Failure: lease_not_granted,
-        stale_generation, lease_expired, busy, workspace_unavailable."""
+        stale_generation, lease_expired, token_revoked, busy, workspace_unavailable."""
         record = self._ledger.lease(lease_id)
-        if record is None or (record.id, record.tenant, record.trajectory) != (
-            permit.lease_id,
-            permit.tenant,
-            permit.trajectory,
-        ):
+        if record is None:
             raise not_granted()
+        check_holder(record, permit)
         if record.state is LeaseState.RELEASED:
             raise _expired(record)
-        if permit.generation != record.generation:
-            raise failure(
-                Code.STALE_GENERATION,
-                f"the token is for generation {permit.generation} of the lease, which has "
-                f"{record.generation}",
-                rule="lease.generation",
-            )
-        # A holder of the token that the lease was made from could append a binding of its own:
-        # only what descends from the lease's token is for this lease.
-        if permit.chain[: len(record.chain)] != record.chain:
-            raise not_granted()
+        self._steps.authority.check(permit.chain)
         return self._usable(record)
 
     def workspace(self, record: LeaseRecord) -> Workspace:
@@ -186,12 +215,15 @@ class Leases:
         self,
         tenant: str | None,
         address: str,
+        holder: Holder,
         write: Callable[[Workspace], tuple[int, tuple[str, ...]]],
         is_patch: bool,
     ) -> ExportData:
         seen = self.show(tenant, address)
         with self._steps.locks.hold(key_of(seen)):
-            workspace = self.workspace(self._ready(seen.id))
+            record = self._ready(seen.id)
+            check_reader(record, holder)
+            workspace = self.workspace(record)
             kinds = Counter(change.kind for change in workspace.changes())
             size, skipped = write(workspace)
         return ExportData(
@@ -203,10 +235,34 @@ class Leases:
             patch_bytes=size if is_patch else None,
         )
 
-    def _make(self, request: LeaseRequest, offer: Offer, image: str) -> Created:
+    @contextmanager
+    def _origin(self, request: LeaseRequest) -> Iterator[LeaseRecord | None]:
+        """The lease whose workspace the request is about, for as long as nobody changes it."""
+        address = named_origin(request)
+        if address is None:
+            yield None
+            return
+        seen = self.show(request.tenant, address)
+        check_below(request, seen)
+        with self._steps.families.hold_line(seen):
+            yield self._ready(seen.id)
+
+    def _bound_to(self, permit: Permit) -> LeaseRecord:
+        return self.admit(permit.lease_id or "", permit)
+
+    def _latest(self, record: LeaseRecord) -> float:
+        """No lease outlives its token, nor the lease whose workspace it works in."""
+        line = self._steps.families.line(record)
+        return min([record.not_after_s, *(above.expires_at_s for above in line[:-1])])
+
+    def _make(
+        self, request: LeaseRequest, offer: Offer, image: str, origin: LeaseRecord | None
+    ) -> Created:
         lease_id = f"ls_{self._random_hex(8)}"
         now = self._clock()
-        bound = self._minter.bind(offer, lease_id, 1, now)
+        bound = self._minter.bind(offer, lease_id, 1, now, self._random_hex(16))
+        shared = origin if request.share is not None else None
+        forked = origin if request.fork is not None else None
         record = LeaseRecord(
             id=lease_id,
             tenant=request.tenant,
@@ -218,37 +274,42 @@ class Leases:
             excludes=request.excludes,
             image=image,
             env=request.env,
-            uid_base=self._uid_base(),
+            uid_base=(
+                free_base(self._ledger, self._uid_offset) if shared is None else shared.uid_base
+            ),
             grant=bound.grant,
             token=bound.token,
             chain=bound.chain,
             created_at_s=now,
             expires_at_s=min(now + request.ttl_s, bound.not_after_s),
             not_after_s=bound.not_after_s,
+            workspace_version=1 if shared is None else shared.workspace_version,
+            shares=None if shared is None else shared.id,
+            forked_from=None if forked is None else forked.id,
         )
         made, report = self._steps.make(
-            record, lambda: min(self._clock() + request.ttl_s, bound.not_after_s)
+            record, lambda: min(self._clock() + request.ttl_s, self._latest(record)), origin
         )
-        return Created(made, report)
+        return Created(made, report, offer.cut)
 
     def _take_over(self, record: LeaseRecord, offer: Offer, ttl_s: int) -> LeaseRecord:
         now = self._clock()
-        bound = self._minter.bind(offer, record.id, record.generation + 1, now)
-        return self._steps.hand_over(
-            replace(
-                record,
-                generation=record.generation + 1,
-                token=bound.token,
-                chain=bound.chain,
-                expires_at_s=min(max(record.expires_at_s, now + ttl_s), bound.not_after_s),
-                not_after_s=bound.not_after_s,
-            )
+        nonce = self._random_hex(16)
+        bound = self._minter.bind(offer, record.id, record.generation + 1, now, nonce)
+        taken = replace(
+            record,
+            generation=record.generation + 1,
+            token=bound.token,
+            chain=bound.chain,
+            not_after_s=bound.not_after_s,
         )
+        until = min(max(record.expires_at_s, now + ttl_s), self._latest(taken))
+        return self._steps.hand_over(replace(taken, expires_at_s=until))
 
     def _settled(self, record: LeaseRecord, now: float) -> LeaseRecord | None:
         """Finish what an earlier operation left; None when that has freed the name."""
         ended = record.state in (LeaseState.CREATING, LeaseState.DIRTY)
-        if ended or record.expires_at_s <= now:
+        if ended or self._steps.over(record, now):
             self._steps.remove(record, End.LEASE_EXPIRED)
             return None
         return self._steps.reset(record) if record.state is LeaseState.RESETTING else record
@@ -261,6 +322,7 @@ class Leases:
         ended = record.state in (LeaseState.CREATING, LeaseState.DIRTY, LeaseState.RELEASED)
         if ended or record.expires_at_s <= self._clock():
             raise _expired(record)
+        self._steps.authority.check(record.chain)
         return record
 
     def _ready(self, lease_id: str) -> LeaseRecord:
@@ -269,29 +331,18 @@ class Leases:
     def _usable(self, record: LeaseRecord) -> LeaseRecord:
         if record.state is LeaseState.CREATING:
             raise failure(Code.BUSY, "the lease is being made", retry_after_ms=100)
-        if record.state is LeaseState.DIRTY or record.expires_at_s <= self._clock():
+        ended = record.state in (LeaseState.DIRTY, LeaseState.RELEASED)
+        if ended or record.expires_at_s <= self._clock():
             raise _expired(record)
         if record.state is LeaseState.RESETTING:
             raise failure(
                 Code.WORKSPACE_UNAVAILABLE, "the last reset of the lease failed; repeat it"
             )
+        if record.shares is not None:
+            if self._steps.over(record, self._clock()):
+                raise _expired(record)
+            self._usable(self._steps.families.above(record))
         return record
-
-    def _uid_base(self) -> int:
-        """A range that no other lease of this ledger has. The counter never repeats, the ranges
-        do after `UID_SLOTS` leases."""
-        taken = {record.uid_base for record in self._ledger.leases()}
-        for _ in range(UID_SLOTS):
-            slot = (self._uid_offset + self._ledger.next_uid_slot()) % UID_SLOTS
-            base = UID_FLOOR + slot * UID_RANGE
-            if base not in taken:
-                return base
-        raise failure(Code.BUSY, f"all {UID_SLOTS} ranges of user ids are in use")
-
-
-def not_granted() -> Failure:
-    """One answer for a lease that isn't there and one that is another tenant's."""
-    return failure(Code.LEASE_NOT_GRANTED, "there is no such lease for this caller")
 
 
 def _expired(record: LeaseRecord) -> Failure:

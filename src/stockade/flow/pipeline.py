@@ -3,6 +3,8 @@
     1 receive (the edge)   2 schema         3 verify and authorize   4 compile     5 claim
     6 sandbox              7 run            8 shape                  9 settle      10 reply (the edge)
 
+Between 4 and 5 is the gate (flow.gate): a person's approval where one is needed, and the budgets.
+
 A stage that refuses raises `Failure`; it becomes a result here and nowhere else, and no other
 exception leaves. Until stage 7 begins nothing has happened, so an unexpected fault is
 `unavailable: internal`; after it the effect is in doubt, and the answer says `unknown: in_doubt`.
@@ -16,20 +18,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pydantic import JsonValue
 
 from stockade.decide.authorize import authorize, path_scope
-from stockade.decide.compile import compile_plan, plan_digest
 from stockade.decide.policy import Policy
+from stockade.flow.gate import NOTHING_RAN, Gate
 from stockade.flow.leases import Leases
+from stockade.flow.plans import Plans
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
+from stockade.flow.spending import Bill
 from stockade.terms.call import EditOperation, ExecOperation, Operation, Permit, ViewOperation
-from stockade.terms.fault import Code, Failure, Fault, failure
+from stockade.terms.fault import Code, Failure, Fault
 from stockade.terms.ids import CallRef
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.outcome import EditOutcome, ExecOutcome, ViewOutcome
@@ -39,7 +42,6 @@ from stockade.terms.result import EngineRef, Provenance, ToolResult
 from stockade.tools import catalog, shape
 from stockade.tools.definition import MAX_ARTIFACT_BYTES, AnyTool, CallLimits
 
-_PLANS_REMEMBERED: Final = 1024
 _log: Final = logging.getLogger("stockade.call")
 
 
@@ -71,6 +73,7 @@ class _Progress:
     permit: Permit | None = None
     plan: SandboxPlan | None = None
     digest: str | None = None
+    bill: Bill | None = None
     effect_began: bool = False
 
 
@@ -84,6 +87,7 @@ class Pipeline:
         running: Running,
         sandboxes: Sandboxes,
         artifacts: ArtifactStore,
+        gate: Gate,
         policy: Policy,
         image_env: Mapping[str, Mapping[str, str]],
         verify: Callable[[str, float], Permit],
@@ -98,15 +102,13 @@ class Pipeline:
         self._running = running
         self._sandboxes = sandboxes
         self._artifacts = artifacts
-        self._policy = policy
-        self._image_env = image_env
+        self._gate = gate
+        self._plans = Plans(policy, image_env)
         self._verify = verify
         self._engine = engine
         self._clock = clock
         self._version = version
         self._fault_point = fault_point
-        # A lease's image and environment never change, so its id stands for them.
-        self._compiled = lru_cache(maxsize=_PLANS_REMEMBERED)(self._compile)
 
     def call(self, request: ToolRequest) -> ToolResult:
         progress = _Progress(self._clock())
@@ -133,19 +135,31 @@ class Pipeline:
             request.call_id,
             permit.grant.per_lease.parallel,
             request.turn,
+            permit.chain,
         ) as cancel:
             record = progress.lease = self._leases.admit(record.id, permit)
-            authorize(permit, tool.name, tool.rights(arguments), record)
+            values = arguments.model_dump(mode="json")
+            authorize(permit, tool.name, tool.rights(arguments), values, record)
             limits = self._limits(record, permit)
             operation = tool.operation(arguments, limits)
             if isinstance(operation, ExecOperation):
-                progress.plan, progress.digest = self._plan(record, permit, operation.kind)
+                progress.plan, progress.digest = self._plans.plan(record, permit, operation.kind)
             self._fault_point("compiled")
-            self._claim()
-            outcome = self._carry_out(request, progress, record, permit, operation, cancel)
-            self._fault_point("ran")
+            with self._gate.open(
+                permit, record, tool.name, values, command=progress.plan is not None
+            ) as bill:
+                progress.bill = bill
+                self._fault_point("admitted")
+                self._claim()
+                outcome = self._carry_out(request, progress, record, permit, operation, cancel)
+                self._fault_point("ran")
+                shaped = tool.shape(arguments, outcome)
+                if shaped.status in NOTHING_RAN:
+                    bill.give_back()
+                else:
+                    bill.end(outcome.cpu_ms if isinstance(outcome, ExecOutcome) else 0)
             result = shape.shape_result(
-                tool.shape(arguments, outcome),
+                shaped,
                 self._frame(request, progress),
                 outcome if isinstance(outcome, ExecOutcome) else None,
                 operation.timeout_ms if isinstance(operation, ExecOperation) else None,
@@ -171,12 +185,16 @@ class Pipeline:
     ) -> ExecOutcome | ViewOutcome | EditOutcome:
         """Stages 6 and 7."""
         workspace = self._leases.workspace(record)
+        scope = path_scope(permit, request.tool)
+        bill = progress.bill
+        assert bill is not None
+        bill.began = True
         if isinstance(operation, ViewOperation):
-            return workspace.files.view(operation, path_scope(permit))
+            return workspace.files.view(operation, scope)
         if isinstance(operation, EditOperation):
-            return workspace.files.edit(operation, path_scope(permit))
+            return workspace.files.edit(operation, scope)
         if operation.searches is not None:
-            workspace.files.look(operation.searches, path_scope(permit))
+            workspace.files.look(operation.searches, scope)
         assert progress.plan is not None
         assert progress.digest is not None
         context = ExecContext(
@@ -185,45 +203,27 @@ class Pipeline:
             artifacts=self._artifacts,
             tee=request.tee,
             stdin=request.stdin,
+            cpu=bill.meter,
         )
         at_most = permit.grant.per_lease.sandboxes
         with self._sandboxes.use(
             workspace.tree, progress.plan, progress.digest, at_most
         ) as sandbox:
             self._fault_point("sandbox")
-            progress.effect_began = True
-            return sandbox.execute(operation, context)
+            progress.effect_began = bill.runs = True
+            outcome = sandbox.execute(operation, context)
+        return outcome if bill.shortage is None else replace(outcome, shortage=bill.shortage)
 
     def _limits(self, record: LeaseRecord, permit: Permit) -> CallLimits:
         env: tuple[tuple[str, str], ...] = ()
         if permit.grant.scope.execute:
-            env = self._plan(record, permit, Kind.COMMAND)[0].env
+            env = self._plans.plan(record, permit, Kind.COMMAND)[0].env
         path = dict(env).get("PATH", "")
         return CallLimits(
             wall_limit_ms=permit.grant.per_call.wall_ms,
             artifact_bytes=min(permit.grant.per_call.output_bytes, MAX_ARTIFACT_BYTES),
             search_path=tuple(p.encode() for p in path.split(":") if p.startswith("/")),
         )
-
-    def _plan(self, record: LeaseRecord, permit: Permit, kind: Kind) -> tuple[SandboxPlan, str]:
-        return self._compiled(_PlanKey(record.id, permit.chain[-1], kind, record, permit))
-
-    def _compile(self, key: _PlanKey) -> tuple[SandboxPlan, str]:
-        record = key.record
-        env = self._image_env.get(record.image)
-        if env is None:
-            raise failure(
-                Code.UNENFORCEABLE, f"there is no image {record.image}", rule="system.images"
-            )
-        plan = compile_plan(
-            key.permit.grant,
-            key.kind,
-            self._policy,
-            image=record.image,
-            image_env=env,
-            lease_env=record.env,
-        )
-        return plan, plan_digest(plan)
 
     def _frame(self, request: ToolRequest, progress: _Progress) -> shape.Frame:
         lease, permit, plan = progress.lease, progress.permit, progress.plan
@@ -241,6 +241,7 @@ class Pipeline:
             coerced=progress.coerced,
             started_at=progress.started_at,
             finished_at=self._clock(),
+            cost_micro=progress.bill.cost_micro if progress.bill else None,
             provenance=Provenance(
                 trust="untrusted",
                 lease_id=lease.id if lease else None,
@@ -257,23 +258,3 @@ class Pipeline:
 
     def _refuse(self, request: ToolRequest, progress: _Progress, fault: Fault) -> ToolResult:
         return shape.fault_result(fault, self._frame(request, progress))
-
-
-class _PlanKey:
-    """Equal by (lease, last block, kind); carries what compiling needs."""
-
-    __slots__ = ("_identity", "kind", "permit", "record")
-
-    def __init__(
-        self, lease_id: str, block_id: str, kind: Kind, record: LeaseRecord, permit: Permit
-    ) -> None:
-        self._identity = (lease_id, block_id, kind)
-        self.kind = kind
-        self.record = record
-        self.permit = permit
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _PlanKey) and self._identity == other._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)

@@ -7,7 +7,8 @@ leaves when its result is shaped, whatever happened in between.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ class RunningCall:
     request_id: str
     call_id: str | None
     turn: int | None
+    chain: tuple[str, ...]
     cancel: CancelSignal
 
 
@@ -34,7 +36,7 @@ class Running:
         self._new_signal = new_signal
         self._changed = threading.Condition()
         self._calls: dict[str, RunningCall] = {}
-        self._closed_leases: set[str] = set()
+        self._closed_leases: Counter[str] = Counter()
         self._draining = False
 
     @contextmanager
@@ -45,16 +47,17 @@ class Running:
         call_id: str | None,
         parallel: int,
         turn: int | None = None,
+        chain: tuple[str, ...] = (),
     ) -> Iterator[CancelSignal]:
-        """Hold one of the lease's places. Raises Failure(busy) when all are taken,
+        """Hold one of the lease's places under the capability with these block ids. Raises Failure(busy) when all are taken,
         Failure(shutting_down) once `drain` was called."""
         with self._changed:
             if self._draining:
                 raise failure(Code.SHUTTING_DOWN, "the daemon is stopping; nothing ran")
-            if lease_id in self._closed_leases:
+            if self._closed_leases[lease_id] > 0:
                 raise failure(
                     Code.BUSY,
-                    "the lease is being reset or released; nothing ran",
+                    "the lease is being reset, released or copied; nothing ran",
                     retry_after_ms=RETRY_AFTER_MS,
                 )
             active = sum(call.lease_id == lease_id for call in self._calls.values())
@@ -66,7 +69,9 @@ class Running:
                     retry_after_ms=RETRY_AFTER_MS,
                 )
             signal = self._new_signal()
-            self._calls[request_id] = RunningCall(lease_id, request_id, call_id, turn, signal)
+            self._calls[request_id] = RunningCall(
+                lease_id, request_id, call_id, turn, chain, signal
+            )
         try:
             yield signal
         finally:
@@ -90,12 +95,21 @@ class Running:
                 call.cancel.set(End.CANCELLED)
         return len(found)
 
+    def cancel_below(self, block: str) -> int:
+        """Cancel the calls of every lease whose capability has the block `block`; gives how
+        many."""
+        with self._changed:
+            found = [call for call in self._calls.values() if block in call.chain]
+            for call in found:
+                call.cancel.set(End.CANCELLED)
+        return len(found)
+
     @contextmanager
     def closed(self, lease_id: str, reason: End, timeout_s: float) -> Iterator[None]:
         """End every call of the lease with `reason` and let no new one in meanwhile.
         Raises Failure(busy) when a call has not ended within `timeout_s`."""
         with self._changed:
-            self._closed_leases.add(lease_id)
+            self._closed_leases[lease_id] += 1
             try:
                 for call in self._calls.values():
                     if call.lease_id == lease_id:
@@ -105,7 +119,7 @@ class Running:
                     timeout_s,
                 )
             except BaseException:
-                self._closed_leases.discard(lease_id)
+                self._open(lease_id)
                 raise
         try:
             if not ended:
@@ -117,7 +131,31 @@ class Running:
             yield
         finally:
             with self._changed:
-                self._closed_leases.discard(lease_id)
+                self._open(lease_id)
+
+    @contextmanager
+    def idle(self, lease_ids: Collection[str]) -> Iterator[None]:
+        """Let no call into these leases meanwhile. Raises Failure(busy), and ends nothing, when one
+        is running."""
+        with self._changed:
+            if any(call.lease_id in lease_ids for call in self._calls.values()):
+                raise failure(
+                    Code.BUSY,
+                    "calls are running in the workspace that is to be copied",
+                    retry_after_ms=RETRY_AFTER_MS,
+                )
+            self._closed_leases.update(lease_ids)
+        try:
+            yield
+        finally:
+            with self._changed:
+                for lease_id in lease_ids:
+                    self._open(lease_id)
+
+    def _open(self, lease_id: str) -> None:
+        self._closed_leases[lease_id] -= 1
+        if self._closed_leases[lease_id] <= 0:
+            del self._closed_leases[lease_id]
 
     def drain(self, timeout_s: float) -> bool:
         """Let no call in any more; wait for the running ones, then cancel the rest and wait again.

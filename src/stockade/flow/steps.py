@@ -4,17 +4,25 @@ The ledger is written before anything is made or removed, and again when it is d
 workspace, `ready`; `resetting`, workspace, `ready`; `dirty`, everything of the lease, `released`.
 What a crash leaves is therefore always named by a record whose state says what to do: remove or
 repeat. Each step may be repeated, because each port's operation is idempotent.
+
+Leases that work in the lease's workspace (`families`) are ended, or their sandboxes are, after that
+first write and before the workspace is touched; none of them lets a call in while the lease above
+it is anything but `ready`. So a crash in between leaves no sandbox on a workspace that changes under
+it, and the repetition goes on where it was.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from stockade.decide.compile import lease_tmp_bytes
+from stockade.flow.authority import Authority
+from stockade.flow.families import Families, SharedWorkspace
 from stockade.flow.locks import OperationLocks
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
@@ -62,7 +70,9 @@ class LiveLeases(AbstractSet[str]):
 
 
 class LeaseSteps:
-    """What lease operations and the sweeper share. The caller holds the lease's operation lock."""
+    """What lease operations and the sweeper share. The caller holds the operation locks of the
+    lease and of all that share its workspace (`Families.hold`); to make one, those of the line
+    above it."""
 
     def __init__(
         self,
@@ -73,26 +83,56 @@ class LeaseSteps:
         artifacts: ArtifactStore,
         running: Running,
         sandboxes: Sandboxes,
+        authority: Authority,
     ) -> None:
         self.ledger = ledger
         self.workspaces = workspaces
         self.engine = engine
         self.artifacts = artifacts
+        self.authority = authority
         self.locks = OperationLocks()
+        self.families = Families(ledger, self.locks)
         self.live = LiveLeases(ledger)
         self._running = running
         self._sandboxes = sandboxes
 
+    def over(self, record: LeaseRecord, now: float) -> bool:
+        """Whether the lease's time has come, or its capability was revoked, or the lease whose
+        workspace it works in has ended."""
+        if record.expires_at_s <= now or self.authority.revoked(record.chain):
+            return True
+        if record.shares is None:
+            return False
+        above = self.ledger.lease(record.shares)
+        held = (LeaseState.READY, LeaseState.RESETTING)
+        return above is None or above.state not in held or self.over(above, now)
+
     def make(
-        self, record: LeaseRecord, expires_at_s: Callable[[], float]
+        self,
+        record: LeaseRecord,
+        expires_at_s: Callable[[], float],
+        origin: LeaseRecord | None = None,
     ) -> tuple[LeaseRecord, SourceReport]:
-        """Record the lease and make its workspace. `expires_at_s` is asked at the end: copying a
-        large source does not use the lease's time up."""
+        """Record the lease and make its workspace, unless it shares that of `origin`; a copy of
+        it if that is what `forked_from` says. `expires_at_s` is asked at the end: copying a large
+        source does not use the lease's time up."""
+        with ExitStack() as quiet:
+            if origin is not None and record.forked_from is not None:
+                owner = self.families.owner(origin)
+                users = [each.id for each in (owner, *self.families.below(owner))]
+                quiet.enter_context(self._running.idle(users))
+            return self._make(record, expires_at_s, origin)
+
+    def _make(
+        self,
+        record: LeaseRecord,
+        expires_at_s: Callable[[], float],
+        origin: LeaseRecord | None,
+    ) -> tuple[LeaseRecord, SourceReport]:
         self.ledger.add_lease(record)
         try:
-            spec = self.spec(record)
-            report = self.workspaces.create(spec)
-            self.workspaces.attach(spec)
+            report = self._fill(record, origin)
+            self.attach(record)
             record = replace(record, state=LeaseState.READY, expires_at_s=expires_at_s())
             self.ledger.put_lease(record)
         except BaseException:
@@ -103,31 +143,69 @@ class LeaseSteps:
     def reset(self, record: LeaseRecord) -> LeaseRecord:
         """Drop everything written since create. Running calls are cancelled and all sandboxes
         closed first. After a failure the lease stays `resetting`, to be repeated."""
-        with self._running.closed(record.id, End.CANCELLED, DRAIN_S):
+        below = self.families.below(record)
+        with self._closed((record, *below), End.CANCELLED):
             record = self._state(record, LeaseState.RESETTING)
+            version = record.workspace_version + 1
+            for each in reversed(below):
+                if each.state is LeaseState.READY:
+                    self._sandboxes.end(each.id)
+                    self.ledger.put_lease(replace(each, workspace_version=version))
+                else:
+                    self._clear(each)
             self._sandboxes.end(record.id)
             self.workspaces.reset(self.spec(record))
-            record = replace(record, workspace_version=record.workspace_version + 1)
-            return self._state(record, LeaseState.READY)
+            return self._state(replace(record, workspace_version=version), LeaseState.READY)
 
     def hand_over(self, record: LeaseRecord) -> LeaseRecord:
-        """Write `record`, which carries a new generation, and end all that runs under the old."""
-        with self._running.closed(record.id, End.CANCELLED, DRAIN_S):
+        """Write `record`, which carries a new generation, and end all that runs under the old:
+        the leases below it too, before there is a new owner."""
+        below = self.families.below(record)
+        with self._closed((record, *below), End.CANCELLED):
+            for each in reversed(below):
+                self._clear(each)
             self.ledger.put_lease(record)
             self._sandboxes.end(record.id)
         return record
 
     def remove(self, record: LeaseRecord, reason: End) -> LeaseRecord:
-        """Remove everything of the lease, running calls first, which end with `reason`. After a
-        failure the lease stays `dirty`. The released record keeps no token."""
+        """Remove everything of the lease and of those below it, running calls first, which end
+        with `reason`. After a failure the lease stays `dirty`. The released record keeps no
+        token."""
         if record.state is LeaseState.RELEASED:
             return record
-        with self._running.closed(record.id, reason, DRAIN_S):
+        below = self.families.below(record)
+        with self._closed((record, *below), reason):
             record = self._state(record, LeaseState.DIRTY)
-            self._sandboxes.close_lease(record.id)
+            for each in reversed(below):
+                self._clear(each)
+            return self._clear(record)
+
+    def _clear(self, record: LeaseRecord) -> LeaseRecord:
+        """Remove everything of one lease. Nothing runs in it, and nothing is below it."""
+        if record.state is not LeaseState.DIRTY:
+            record = self._state(record, LeaseState.DIRTY)
+        self._sandboxes.close_lease(record.id)
+        if record.shares is None:
             self.workspaces.remove(record.id)
-            self.artifacts.remove(record.id)
-            return self._state(replace(record, token=""), LeaseState.RELEASED)
+        self.artifacts.remove(record.id)
+        return self._state(replace(record, token=""), LeaseState.RELEASED)
+
+    def _fill(self, record: LeaseRecord, origin: LeaseRecord | None) -> SourceReport:
+        if record.shares is not None:
+            return SourceReport(files=0, bytes=0, skipped=0)
+        if record.forked_from is None or origin is None:
+            return self.workspaces.create(self.spec(record))
+        owner = self.families.owner(origin)
+        read = record.grant.scope.read
+        return self.workspaces.fork(self.spec(record), self.spec(owner), read)
+
+    @contextmanager
+    def _closed(self, records: Sequence[LeaseRecord], reason: End) -> Iterator[None]:
+        with ExitStack() as stack:
+            for record in records:
+                stack.enter_context(self._running.closed(record.id, reason, DRAIN_S))
+            yield
 
     def try_remove(self, record: LeaseRecord, reason: End) -> bool:
         """`remove` for those who can't answer for its failure: it is logged, and the record says
@@ -149,7 +227,11 @@ class LeaseSteps:
         return True
 
     def attach(self, record: LeaseRecord) -> Workspace:
-        return self.workspaces.attach(self.spec(record))
+        spec = self.spec(record)
+        if record.shares is None:
+            return self.workspaces.attach(spec)
+        shared = self.workspaces.attach(self.spec(self.families.owner(record)))
+        return SharedWorkspace(shared, record.id, spec.limits)
 
     def spec(self, record: LeaseRecord) -> WorkspaceSpec:
         per_lease = record.grant.per_lease

@@ -1,8 +1,9 @@
-"""Ends leases whose time is over, and finishes what a crash or a failure left undone.
+"""Ends leases whose time is over or whose capability was revoked, and finishes what a crash or a
+failure left undone.
 
 `recover` runs once, before the first call is served: what an earlier process left is taken back or
 removed. Then one thread calls `tick`: it looks every second, or when the next lease ends, for
-expired leases, and now and then repeats failed removals and resets and lets the engine, the
+leases that are over, and now and then repeats failed removals and resets and lets the engine, the
 workspaces and the artifacts remove what no lease claims. A failure is logged and tried again; none
 stops the thread, and none stops the other leases' turn. A lease that is busy with an operation of
 its owner (an export, say) is left for the next time.
@@ -16,7 +17,6 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from stockade.flow.locks import key_of
 from stockade.flow.steps import LeaseSteps
 from stockade.terms.lease import LeaseRecord, LeaseState
 from stockade.terms.outcome import End
@@ -52,12 +52,19 @@ class Sweeper:
         kept = frozenset(
             record.id
             for record in records
-            if record.state is LeaseState.READY and record.expires_at_s > now
+            if record.state is LeaseState.READY and not self._steps.over(record, now)
         )
         # First of all no sandbox may live whose workspace is about to be reset or removed.
-        left = self._swept("sandboxes", self._steps.engine.sweep, kept)
-        for record in records:
-            if record.id not in kept:
+        still = frozenset(
+            record.id
+            for record in records
+            if record.id in kept
+            and self._steps.families.owner(record).state is not LeaseState.RESETTING
+        )
+        left = self._swept("sandboxes", self._steps.engine.sweep, still)
+        for seen in records:
+            record = self._steps.ledger.lease(seen.id)
+            if record is not None and record.id not in kept:  # else gone with one above it
                 self._finish(record, now)
         return left + self._sweep()
 
@@ -67,7 +74,7 @@ class Sweeper:
             now = self._clock()
             due = now - self._swept_at >= SWEEP_S
             for record in self._steps.ledger.leases():
-                if (record.state in _HELD and record.expires_at_s <= now) or (
+                if (record.state in _HELD and self._steps.over(record, now)) or (
                     due and record.state in (LeaseState.RESETTING, LeaseState.DIRTY)
                 ):
                     self._revisit(record, now)
@@ -100,22 +107,26 @@ class Sweeper:
 
     def _revisit(self, seen: LeaseRecord, now: float) -> None:
         """Finish a lease, as it is once nobody else works on it."""
-        with self._steps.locks.hold(key_of(seen), wait=False) as held:
+        with self._steps.families.hold(seen, wait=False) as held:
             record = self._steps.ledger.lease(seen.id) if held else None
             if record is None:
                 return
-            if record.state is LeaseState.READY and record.expires_at_s > now:
+            if record.state is LeaseState.READY and not self._steps.over(record, now):
                 return  # renewed or reset meanwhile
             self._finish(record, now)
 
     def _finish(self, record: LeaseRecord, now: float) -> None:
-        if record.state is LeaseState.RESETTING and record.expires_at_s > now:
+        if record.state is LeaseState.RESETTING and not self._steps.over(record, now):
             self._steps.try_reset(record)
         else:
             self._steps.try_remove(record, End.LEASE_EXPIRED)
 
     def _sweep(self) -> tuple[str, ...]:
         steps = self._steps
+        try:
+            steps.ledger.sweep(self._clock())
+        except Exception as error:
+            _log.warning("sweep of the ledger failed, to be repeated: %s", error)
         return (
             self._swept("sandboxes", steps.engine.sweep, steps.live)
             + self._swept("workspaces", steps.workspaces.sweep, steps.live)

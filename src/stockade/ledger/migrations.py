@@ -45,7 +45,61 @@ _V1: Final = (
     "INSERT INTO counter (name, value) VALUES ('uid_slot', 0)",
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1,)
+# What was spent under a block counts against the block's own id and every id before it, so each
+# id has a row of sums. `not_after_s` is the block's end: a row is of no use after it.
+_V2: Final = (
+    """
+    CREATE TABLE spend (
+        block TEXT PRIMARY KEY,
+        calls INTEGER NOT NULL,
+        cost_micro INTEGER NOT NULL,
+        cpu_ms INTEGER NOT NULL,
+        egress_bytes INTEGER NOT NULL,
+        not_after_s REAL NOT NULL
+    ) STRICT
+    """,
+    """
+    CREATE TABLE approval (
+        id TEXT PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        lease_id TEXT NOT NULL,
+        tool TEXT NOT NULL,
+        arguments TEXT NOT NULL,
+        state TEXT NOT NULL,
+        asked_at_s REAL NOT NULL,
+        decided_at_s REAL,
+        decided_by TEXT,
+        reason TEXT
+    ) STRICT
+    """,
+)
+
+# The id of a block whose whole subtree is refused. `not_after_s` is the block's end where it is
+# known: a row is of no use after it.
+_V3: Final = (
+    """
+    CREATE TABLE revocation (
+        block TEXT PRIMARY KEY,
+        revoked_at_s REAL NOT NULL,
+        revoked_by TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        not_after_s REAL
+    ) STRICT
+    """,
+)
+
+# `shares` names the lease whose workspace this one works in, and whose user ids it therefore has;
+# `forked_from` the one it began as a copy of.
+_V4: Final = (
+    "ALTER TABLE lease ADD COLUMN shares TEXT",
+    "ALTER TABLE lease ADD COLUMN forked_from TEXT",
+    "CREATE INDEX lease_shares ON lease (shares) WHERE shares IS NOT NULL",
+    "DROP INDEX lease_uid",
+    "CREATE UNIQUE INDEX lease_uid ON lease (uid_base)"
+    " WHERE state <> 'released' AND shares IS NULL",
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4)
 CURRENT: Final = len(MIGRATIONS)
 
 

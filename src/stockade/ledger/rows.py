@@ -49,6 +49,8 @@ def to_row(record: LeaseRecord) -> dict[str, Cell]:
         "expires_at_s": record.expires_at_s,
         "not_after_s": record.not_after_s,
         "workspace_version": record.workspace_version,
+        "shares": record.shares,
+        "forked_from": record.forked_from,
     }
 
 
@@ -76,6 +78,8 @@ def from_row(row: tuple[Cell, ...]) -> LeaseRecord:
             expires_at_s=_seconds(cell["expires_at_s"]),
             not_after_s=_seconds(cell["not_after_s"]),
             workspace_version=_whole(cell["workspace_version"]),
+            shares=_text_or_none(cell["shares"]),
+            forked_from=_text_or_none(cell["forked_from"]),
         )
     except (ValueError, TypeError, ValidationError) as error:
         raise failure(
@@ -93,6 +97,10 @@ def _text(value: Cell) -> str:
     if not isinstance(value, str):
         raise TypeError("text expected")
     return value
+
+
+def _text_or_none(value: Cell) -> str | None:
+    return None if value is None else _text(value)
 
 
 def _whole(value: Cell) -> int:

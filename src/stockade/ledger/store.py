@@ -20,12 +20,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from stockade.ledger import revocations
 from stockade.ledger.migrations import migrate
 from stockade.ledger.rows import COLUMNS, Cell, from_row, to_row
+from stockade.terms.authority import Revocation
 from stockade.terms.fault import Code, failure
 from stockade.terms.lease import LeaseRecord, LeaseState
 
 BUSY_MS: Final = 5000
+# A call may go on after its token's end, and the host's clock may be set back; neither may find
+# that what was spent is forgotten.
+SPEND_KEPT_S: Final = 24 * 3600
 # Statements are put together from column names of this package; values are always bound.
 _NAMES: Final = ", ".join(COLUMNS)
 _VALUES: Final = ", ".join(f":{name}" for name in COLUMNS)
@@ -62,7 +67,7 @@ class SqliteLedger:
     def add_lease(self, record: LeaseRecord) -> None:
         """Raises Failure(key_reused) if its id, name or user ids belong to another lease."""
         with self._write_lock:
-            with self._transaction() as connection:
+            with self.transaction() as connection:
                 try:
                     connection.execute(_INSERT, to_row(record))
                 except sqlite3.IntegrityError as error:
@@ -75,7 +80,7 @@ class SqliteLedger:
     def put_lease(self, record: LeaseRecord) -> None:
         """Replace the row of `record.id`. Raises Failure(internal) if there is none."""
         with self._write_lock:
-            with self._transaction() as connection:
+            with self.transaction() as connection:
                 if connection.execute(_UPDATE, to_row(record)).rowcount != 1:
                     raise failure(Code.INTERNAL, f"lease {record.id} is not in the ledger")
             self._remember(record)
@@ -106,13 +111,39 @@ class SqliteLedger:
             (tenant,),
         )
 
+    def sharing(self, lease_id: str) -> Sequence[LeaseRecord]:
+        """Every lease that shares the workspace with this one and is not released, oldest first."""
+        return self._read(
+            f"{_SELECT} WHERE shares = ? AND state <> 'released' ORDER BY created_at_s, rowid",
+            (lease_id,),
+        )
+
     def next_uid_slot(self) -> int:
         """0, 1, 2, …: never the same twice, also after a crash."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             row = connection.execute(
                 "UPDATE counter SET value = value + 1 WHERE name = 'uid_slot' RETURNING value - 1"
             ).fetchone()
             return int(row[0])
+
+    def add_revocation(self, made: Revocation, ended_before_s: float) -> None:
+        """Idempotent. Drops the rows of blocks that ended before `ended_before_s`."""
+        with self.transaction() as connection:
+            revocations.add(connection, made, ended_before_s)
+
+    def revocations(self) -> Sequence[Revocation]:
+        """Every block that is revoked, oldest first."""
+        with self._read_lock, _translated():
+            return revocations.read(self._reader)
+
+    def sweep(self, now_s: float) -> None:
+        """Forget sums of blocks that ended long before, and approvals of leases that ended."""
+        with self.transaction() as connection:
+            connection.execute("DELETE FROM spend WHERE not_after_s <= ?", (now_s - SPEND_KEPT_S,))
+            connection.execute(
+                "DELETE FROM approval WHERE lease_id NOT IN"
+                " (SELECT id FROM lease WHERE state <> 'released')"
+            )
 
     def close(self) -> None:
         with self._write_lock, self._read_lock, _translated():
@@ -126,13 +157,17 @@ class SqliteLedger:
         else:
             self._known[record.id] = record
 
-    def _read(self, statement: str, values: Sequence[Cell]) -> list[LeaseRecord]:
+    def rows(self, statement: str, values: Sequence[Cell]) -> list[tuple[Cell, ...]]:
+        """What a SELECT gives. Raises Failure(storage_unavailable)."""
         with self._read_lock, _translated():
-            rows = self._reader.execute(statement, values).fetchall()
-        return [from_row(row) for row in rows]
+            return self._reader.execute(statement, values).fetchall()
+
+    def _read(self, statement: str, values: Sequence[Cell]) -> list[LeaseRecord]:
+        return [from_row(row) for row in self.rows(statement, values)]
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """For the tables of this package's other modules, too. Raises Failure(storage_unavailable)."""
         with self._write_lock, _translated():
             self._writer.execute("BEGIN IMMEDIATE")
             try:

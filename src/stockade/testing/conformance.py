@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from stockade.terms.call import Capture, ExecOperation
@@ -20,6 +20,7 @@ from stockade.terms.plan import Kind, SandboxPlan
 from stockade.terms.ports import (
     ArtifactStore,
     CancelSignal,
+    CpuMeter,
     Engine,
     ExecContext,
     LeaseTree,
@@ -33,7 +34,8 @@ KEPT: Final = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A shell line and what it does. `seconds` is how long it takes when nothing ends it."""
+    """A shell line and what it does. `seconds` is how long it takes, and `cpu_ms` what it uses of
+    processor time, when nothing ends it."""
 
     line: str
     stdout: bytes = b""
@@ -42,6 +44,7 @@ class Command:
     signal: int | None = None
     seconds: float = 0.0
     left_running: int = 0
+    cpu_ms: int = 0
 
 
 HELLO: Final = Command("echo hello; echo there >&2", b"hello\n", b"there\n")
@@ -50,7 +53,22 @@ KILLED: Final = Command("kill -9 $$", signal=9)
 FOREVER: Final = Command("echo begun; sleep 3600", b"begun\n", seconds=3600.0)
 LONG: Final = Command("head -c 100000 /dev/zero | tr '\\0' a; echo END", b"a" * 100_000 + b"END\n")
 SURVIVOR: Final = Command("sleep 3600 >/dev/null 2>&1 & echo ready", b"ready\n", left_running=1)
-COMMANDS: Final = (HELLO, EXIT_3, KILLED, FOREVER, LONG, SURVIVOR)
+BUSY: Final = Command(
+    "echo begun; while :; do :; done", b"begun\n", seconds=3600.0, cpu_ms=3_600_000
+)
+COMMANDS: Final = (HELLO, EXIT_3, KILLED, FOREVER, LONG, SURVIVOR, BUSY)
+
+
+class Allowance:
+    """Implements `terms.ports.CpuMeter`: lets a command use `allowed_ms`, and looks often."""
+
+    def __init__(self, allowed_ms: int) -> None:
+        self._allowed_ms = allowed_ms
+        self.looks = 0
+
+    def more(self, used_ms: int) -> int | None:
+        self.looks += 1
+        return 5 if used_ms < self._allowed_ms else None
 
 
 class World(Protocol):
@@ -82,9 +100,13 @@ def shell(command: Command, timeout_ms: int = 30_000, artifact_bytes: int = 0) -
 
 
 def context(
-    world: World, lease_id: str, cancel: CancelSignal | None = None, tee: Tee | None = None
+    world: World,
+    lease_id: str,
+    cancel: CancelSignal | None = None,
+    tee: Tee | None = None,
+    cpu: CpuMeter | None = None,
 ) -> ExecContext:
-    return ExecContext(lease_id, cancel or world.cancel(), world.artifacts, tee)
+    return ExecContext(lease_id, cancel or world.cancel(), world.artifacts, tee, cpu=cpu)
 
 
 def _open(world: World) -> tuple[LeaseTree, Sandbox]:
@@ -181,6 +203,46 @@ def cancellation_ends_the_command(world: World) -> None:
         _close(world, tree, sandbox)
 
 
+def budget_ends_the_command(world: World) -> None:
+    tree, sandbox = _open(world)
+    clock = threading.Thread(target=world.let_pass, args=(0.3,))
+    clock.start()
+    try:
+        outcome = sandbox.execute(shell(BUSY), context(world, tree.lease_id, cpu=Allowance(200)))
+        assert (outcome.end, outcome.value) == (End.BUDGET, None)
+        assert _text(outcome.stdout) == BUSY.stdout
+        assert outcome.cpu_ms is not None
+        assert outcome.cpu_ms >= 200
+        again = sandbox.execute(shell(HELLO), context(world, tree.lease_id))
+        assert again.end is End.EXITED
+    finally:
+        clock.join()
+        _close(world, tree, sandbox)
+
+
+def budget_that_suffices_changes_nothing(world: World) -> None:
+    tree, sandbox = _open(world)
+    allowance = Allowance(60_000)
+    try:
+        outcome = sandbox.execute(shell(HELLO), context(world, tree.lease_id, cpu=allowance))
+        assert (outcome.end, outcome.value) == (End.EXITED, 0)
+        assert _text(outcome.stdout) == HELLO.stdout
+        assert allowance.looks
+    finally:
+        _close(world, tree, sandbox)
+
+
+def nothing_outlives_a_call_with_a_budget(world: World) -> None:
+    tree, sandbox = _open(world)
+    try:
+        outcome = sandbox.execute(
+            shell(SURVIVOR), context(world, tree.lease_id, cpu=Allowance(60_000))
+        )
+        assert (outcome.end, outcome.left_running) == (End.EXITED, 0)
+    finally:
+        _close(world, tree, sandbox)
+
+
 def long_output_keeps_both_ends(world: World) -> None:
     outcome = _run(world, LONG)
     assert outcome.stdout.total_bytes == len(LONG.stdout)
@@ -230,6 +292,23 @@ def sweep_spares_live_leases(world: World) -> None:
         _close(world, tree, sandbox)
 
 
+def two_leases_work_in_one_tree(world: World) -> None:
+    tree, sandbox = _open(world)
+    plan, digest = world.plan(Kind.COMMAND)
+    other = replace(tree, lease_id="ls_c0c0c0c0c0c0c0c0")
+    try:
+        second = world.engine.create(other, plan, digest)
+        try:
+            assert second.execute(shell(HELLO), context(world, other.lease_id)).end is End.EXITED
+        finally:
+            _close(world, other, second)
+        # The end of one leaves the other's sandbox alone.
+        assert sandbox.execute(shell(HELLO), context(world, tree.lease_id)).end is End.EXITED
+    finally:
+        _close(world, tree, sandbox)
+    assert world.left(other.lease_id) == []
+
+
 CHECKS: Final[tuple[Callable[[World], None], ...]] = (
     names_itself,
     sandbox_carries_the_digest,
@@ -238,10 +317,14 @@ CHECKS: Final[tuple[Callable[[World], None], ...]] = (
     own_signal_is_no_exit_code,
     deadline_ends_the_command,
     cancellation_ends_the_command,
+    budget_ends_the_command,
+    budget_that_suffices_changes_nothing,
+    nothing_outlives_a_call_with_a_budget,
     long_output_keeps_both_ends,
     survivors_are_counted,
     closed_sandbox_refuses,
     stronger_tier_is_refused,
     nothing_is_left,
     sweep_spares_live_leases,
+    two_leases_work_in_one_tree,
 )

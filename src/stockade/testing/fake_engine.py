@@ -28,7 +28,7 @@ from stockade.testing.faults import Point, unarmed
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One command's outcome. It prints, takes `takes_s`, then exits with `code`, or dies by
+    """One command's outcome. It prints, takes `takes_s` and uses `cpu_ms` evenly, then exits with `code`, or dies by
     `signal`, or takes the sandbox with it (`lost`). `refused` is raised before anything starts."""
 
     stdout: bytes = b""
@@ -36,6 +36,7 @@ class Script:
     code: int = 0
     signal: int | None = None
     takes_s: float = 0.0
+    cpu_ms: int = 0
     lost: bool = False
     left_running: int = 0
     refused: Fault | None = None
@@ -137,9 +138,22 @@ class FakeSandbox:
         stdout = self._captured(1, script.stdout, operation, context)
         stderr = self._captured(2, script.stderr, operation, context)
         cancel, dead = context.cancel.fileno(), self._dead.fileno()
-        interrupt = self._clock.wait_until(min(deadline, finished), cancel, dead)
+        until, in_budget = min(deadline, finished), True
+        while True:
+            look = until
+            if context.cpu is not None:
+                more = context.cpu.more(self._used_ms(script, started))
+                if more is None:
+                    in_budget = False
+                    break
+                look = min(until, self._clock() + more / 1000)
+            interrupt = self._clock.wait_until(look, cancel, dead)
+            if interrupt is not None or self._clock() >= until:
+                break
         value: int | None = None
-        if interrupt == cancel:
+        if not in_budget:
+            end = End.BUDGET
+        elif interrupt == cancel:
             end = context.cancel.reason() or End.CANCELLED
         elif interrupt == dead:
             end = End.LOST
@@ -158,8 +172,17 @@ class FakeSandbox:
             stdout=stdout,
             stderr=stderr,
             wall_ms=round((self._clock() - started) * 1000),
-            left_running=script.left_running if value is not None else 0,
+            cpu_ms=self._used_ms(script, started),
+            left_running=script.left_running if value is not None and not context.cpu else 0,
             kill_confirmed_ms=0 if end is End.DEADLINE else None,
+        )
+
+    def _used_ms(self, script: Script, started: float) -> int:
+        passed = self._clock() - started
+        return (
+            script.cpu_ms
+            if passed >= script.takes_s
+            else int(script.cpu_ms * passed / script.takes_s)
         )
 
     def _captured(

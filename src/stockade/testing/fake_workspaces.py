@@ -11,10 +11,11 @@ import difflib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import BinaryIO
 
+from stockade.host.forking import may_be_read
 from stockade.terms.fault import Code, failure
 from stockade.terms.ports import Change, Files, LeaseTree, SourceReport, WorkspaceSpec
 from stockade.testing.faults import Point, unarmed
@@ -85,8 +86,8 @@ class FakeWorkspace:
 
 
 class FakeWorkspaces:
-    """Implements `terms.ports.Workspaces`. Points: workspaces.create, workspaces.reset and
-    workspaces.remove before the step, the same with `.half` in its middle."""
+    """Implements `terms.ports.Workspaces`. Points: workspaces.create, workspaces.fork,
+    workspaces.reset and workspaces.remove before the step, the same with `.half` in its middle."""
 
     def __init__(
         self, directory: str, new_files: Callable[[int, int], Files], point: Point = unarmed
@@ -110,6 +111,20 @@ class FakeWorkspaces:
         self._fill(spec.lease_id)
         entries = _entries(base).values()
         sizes = [len(data) for mode, data in entries if stat.S_ISREG(mode)]
+        return SourceReport(files=len(sizes), bytes=sum(sizes), skipped=skipped)
+
+    def fork(self, spec: WorkspaceSpec, origin: WorkspaceSpec, read: Sequence[str]) -> SourceReport:
+        self._point("workspaces.fork")
+        top = os.path.join(self.attach(origin).tree.path, "workspace")
+        base = self._path(spec.lease_id, "base")
+        os.makedirs(base)
+        self._point("workspaces.fork.half")
+        skipped = _copy(top, base, (), lambda path: may_be_read(read, path))
+        self._fill(spec.lease_id)
+        sizes = [len(data) for mode, data in _entries(base).values() if stat.S_ISREG(mode)]
+        if sum(sizes) > spec.limits.disk_bytes:
+            _remove(self._path(spec.lease_id))
+            raise failure(Code.DISK_FULL, "the copy does not fit the disk", rule="per_lease")
         return SourceReport(files=len(sizes), bytes=sum(sizes), skipped=skipped)
 
     def attach(self, spec: WorkspaceSpec) -> FakeWorkspace:
@@ -166,8 +181,14 @@ class FakeWorkspaces:
         return os.path.join(self.directory, *parts)
 
 
-def _copy(source: str, target: str, excludes: tuple[str, ...]) -> int:
-    """Gives how many sockets, devices and FIFOs were left out."""
+def _copy(
+    source: str,
+    target: str,
+    excludes: tuple[str, ...],
+    wanted: Callable[[bytes], bool] = lambda path: True,
+) -> int:
+    """Gives how many sockets, devices and FIFOs were left out. `wanted` takes a path relative to
+    the source."""
     skipped = 0
     excluded = shutil.ignore_patterns(*excludes)
 
@@ -175,7 +196,10 @@ def _copy(source: str, target: str, excludes: tuple[str, ...]) -> int:
         nonlocal skipped
         out = set(excluded(directory, names))
         for name in names:
-            mode = os.lstat(os.path.join(directory, name)).st_mode
+            place = os.path.join(directory, name)
+            if not wanted(os.fsencode(os.path.relpath(place, source))):
+                out.add(name)
+            mode = os.lstat(place).st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
                 skipped += name not in out
                 out.add(name)

@@ -16,20 +16,27 @@ from typing import Final, Self
 
 from stockade.decide.grant_file import CeilingFile
 from stockade.decide.policy import Policy
-from stockade.decide.tokens import SECRET_BYTES, KeyRing, verify
+from stockade.decide.tokens import SECRET_BYTES, KeyRing
+from stockade.flow.approvals import Approvals
+from stockade.flow.authority import Authority
+from stockade.flow.gate import Gate
 from stockade.flow.lease_request import LeaseRequest
 from stockade.flow.leases import Leases
 from stockade.flow.minting import Minter
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
+from stockade.flow.spending import Spending
 from stockade.flow.steps import LeaseSteps
 from stockade.flow.sweeper import Sweeper
 from stockade.host.cancel import EventfdCancel
 from stockade.host.file_locks import FileLocks
 from stockade.host.files import LeaseFiles
 from stockade.host.policy_files import load_policy
+from stockade.ledger.approval_table import ApprovalTable
 from stockade.ledger.artifacts import FileArtifacts
+from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import SqliteLedger
+from stockade.terms.authority import RootKeys
 from stockade.terms.call import Permit
 from stockade.terms.fault import Code, Failure
 from stockade.terms.lease import LeaseRecord
@@ -41,6 +48,7 @@ from stockade.testing.faults import Point, unarmed
 
 KID: Final = "k1"
 TENANT: Final = "acme"
+PROCESSORS: Final = 2
 
 
 class PointedLedger(SqliteLedger):
@@ -64,7 +72,8 @@ class PointedLedger(SqliteLedger):
 @dataclass(frozen=True, slots=True)
 class House:
     policy: Policy
-    ring: KeyRing
+    authority: Authority
+    minter: Minter
     clock: ManualClock
     ledger: SqliteLedger
     workspaces: FakeWorkspaces
@@ -75,6 +84,9 @@ class House:
     steps: LeaseSteps
     leases: Leases
     sweeper: Sweeper
+    approvals: Approvals
+    spending: Spending
+    gate: Gate
 
     def request(self, trajectory: str = "run-1", **changes: object) -> LeaseRequest:
         """A plain request of the tenant `TENANT`."""
@@ -82,7 +94,11 @@ class House:
         return LeaseRequest.model_validate(values)
 
     def permit(self, token: str) -> Permit:
-        return verify(token, self.ring, self.clock())
+        return self.authority.verify(token, self.clock())
+
+    @property
+    def ring(self) -> KeyRing:
+        return self.authority.signer().ring
 
     def workspace(self, record: LeaseRecord) -> Path:
         """The host directory that holds the lease's workspace."""
@@ -109,7 +125,6 @@ def open_house(
     """Open the state below `directory`. `ceiling` changes the tenants' ceiling."""
     clock = clock or ManualClock()
     policy = load_policy()
-    ring = KeyRing({KID: bytes(SECRET_BYTES)})
     os.makedirs(directory, exist_ok=True)
     ledger = PointedLedger(os.path.join(directory, "ledger.db"), point)
     workspaces = FakeWorkspaces(
@@ -120,6 +135,13 @@ def open_house(
     engine = FakeEngine(os.path.join(directory, "engine"), clock, point)
     artifacts = FileArtifacts(os.path.join(directory, "artifacts"), secrets.token_hex)
     running = Running(EventfdCancel)
+    authority = Authority(
+        RootKeys(KID, {KID: bytes(SECRET_BYTES)}),
+        save=lambda keys: None,
+        ledger=ledger,
+        running=running,
+        random_hex=secrets.token_hex,
+    )
     sandboxes = Sandboxes(engine)
     steps = LeaseSteps(
         ledger=ledger,
@@ -128,17 +150,22 @@ def open_house(
         artifacts=artifacts,
         running=running,
         sandboxes=sandboxes,
+        authority=authority,
     )
-    minter = Minter(
-        ring,
-        KID,
-        grant_named=policy.grant,
-        ceiling_for=lambda tenant: ceiling(policy.ceiling("default")),
+
+    def ceiling_for(tenant: str) -> CeilingFile:
+        return ceiling(policy.ceiling("default"))
+
+    minter = Minter(authority, grant_named=policy.grant, ceiling_for=ceiling_for)
+    approvals = Approvals(ApprovalTable(ledger), clock)
+    spending = Spending(
+        SpendTable(ledger), lambda tenant: ceiling_for(tenant).price_table(), PROCESSORS
     )
     leases = Leases(steps, minter, clock=clock, random_hex=secrets.token_hex)
     return House(
         policy=policy,
-        ring=ring,
+        authority=authority,
+        minter=minter,
         clock=clock,
         ledger=ledger,
         workspaces=workspaces,
@@ -149,6 +176,9 @@ def open_house(
         steps=steps,
         leases=leases,
         sweeper=Sweeper(steps, clock=clock),
+        approvals=approvals,
+        spending=spending,
+        gate=Gate(approvals, spending),
     )
 
 
@@ -159,7 +189,7 @@ class Caller:
         self._house = house
         self._record = record
         self._inside = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self.reason: End | None = None
 
     def __enter__(self) -> Self:
@@ -172,7 +202,10 @@ class Caller:
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
-        with self._house.running.enter(self._record.id, "rq", None, 8) as cancel:
+        record = self._record
+        with self._house.running.enter(
+            record.id, f"rq-{record.id}", None, 8, chain=record.chain
+        ) as cancel:
             self._house.leases.admit(self._record.id, self._house.permit(self._record.token))
             self._inside.set()
             self._house.clock.wait_until(float("inf"), cancel.fileno())

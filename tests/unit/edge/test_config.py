@@ -6,7 +6,7 @@ import pytest
 
 from stockade.edge.exchange import Peer, Role
 from stockade.edge.server import config as module
-from stockade.edge.server.config import Config, ConfigError, load, peers
+from stockade.edge.server.config import Config, ConfigError, ceilings_of, load, peers
 
 OWN = 1_000_001
 
@@ -61,6 +61,9 @@ def test_peers_by_uid_and_by_name(file: Path) -> None:
         ("[[peer]]\nuid = 1\nuser = 'root'\nrole = 'operator'", "peer.0"),
         ("[[peer]]\nuid = -1\nrole = 'operator'", "peer.0.uid"),
         ("[[peer]]\nuid = 1\nrole = 'tenant'\ntenant = '../x'", "peer.0.tenant"),
+        ("[[tenant]]\nname = 'acme'", "tenant.0.ceiling"),
+        ("[[tenant]]\nname = '../x'\nceiling = 'small'", "tenant.0.name"),
+        ("[[tenant]]\nname = 'acme'\nceiling = 'small'\nttl = 1", "tenant.0.ttl"),
         ("a = ", "not TOML"),
         ("a = 1\na = 2", "not TOML"),
     ],
@@ -92,3 +95,24 @@ def test_peers_that_contradict_are_refused(file: Path, rules: str, match: str) -
     file.write_text(rules)
     with pytest.raises(ConfigError, match=match):
         peers(load(str(file)), OWN)
+
+
+def test_tenants_have_the_ceilings_that_the_file_names(file: Path) -> None:
+    file.write_text('[[tenant]]\nname = "acme"\nceiling = "small"\n')
+    assert ceilings_of(load(str(file)), {"default", "small"}) == {"acme": "small"}
+    assert ceilings_of(Config(), {"default"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ('[[tenant]]\nname = "acme"\nceiling = "huge"\n', "acme: there is no ceiling huge"),
+        ('[[tenant]]\nname = "acme"\nceiling = "small"\n' * 2, "acme: named twice"),
+    ],
+)
+def test_an_unknown_ceiling_and_a_doubled_tenant_are_refused(
+    file: Path, text: str, match: str
+) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=match):
+        ceilings_of(load(str(file)), {"default", "small"})

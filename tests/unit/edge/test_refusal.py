@@ -26,7 +26,7 @@ def test_every_code_has_a_result_and_an_http_status(code: Code) -> None:
 def test_only_what_certainly_did_nothing_is_safe_to_repeat() -> None:
     safe = {code for code in Code if refusal(Fault(code, ""), "r", "0").retry_safe}
     statuses = {REGISTRY[code].status for code in safe}
-    assert statuses == {"invalid", "denied", "rejected", "unavailable"}
+    assert statuses == {"invalid", "denied", "rejected", "approval_required", "unavailable"}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from stockade.flow.lease_request import LeaseRequest
-from stockade.flow.leases import UID_FLOOR, UID_RANGE, UID_SLOTS, Leases
+from stockade.flow.leases import Leases
+from stockade.flow.user_ids import UID_FLOOR, UID_RANGE, UID_SLOTS
 from stockade.terms.fault import Code, Failure
 from stockade.terms.lease import LeaseRecord, LeaseState
 from stockade.testing.faults import Faults, raising

@@ -10,7 +10,7 @@ import pytest
 from pydantic import JsonValue
 
 from stockade.decide.blocks import narrow
-from stockade.decide.tokens import attenuate, inspect, verify
+from stockade.decide.tokens import attenuate, inspect
 from stockade.flow.pipeline import Pipeline, ToolRequest
 from stockade.terms.fault import Code, Fault, Status
 from stockade.terms.lease import LeaseRecord
@@ -55,23 +55,29 @@ class Line:
         return attenuate(self.record.token, narrow(parent, **components))  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def line(tmp_path: Path) -> Iterator[Line]:
-    house, faults = open_house(str(tmp_path)), Faults()
+def make_line(house: House) -> Line:
+    faults = Faults()
     pipeline = Pipeline(
         leases=house.leases,
         running=house.running,
         sandboxes=house.sandboxes,
         artifacts=house.artifacts,
+        gate=house.gate,
         policy=house.policy,
         image_env={"host": {"PATH": "/usr/bin:/bin"}},
-        verify=lambda token, now: verify(token, house.ring, now),
+        verify=house.authority.verify,
         engine=house.engine.describe(),
         clock=house.clock,
         version="test",
         fault_point=faults.point,
     )
-    yield Line(house, faults, pipeline, house.leases.create(house.request()).record)
+    return Line(house, faults, pipeline, house.leases.create(house.request()).record)
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[Line]:
+    house = open_house(str(tmp_path))
+    yield make_line(house)
     house.close()
 
 
@@ -81,7 +87,7 @@ def code(result: ToolResult) -> Code | None:
 
 def test_stages_come_in_their_order(line: Line) -> None:
     assert line.call().status is Status.SUCCEEDED
-    assert line.faults.seen == ["parsed", "compiled", "sandbox", "ran", "settled"]
+    assert line.faults.seen == ["parsed", "compiled", "admitted", "sandbox", "ran", "settled"]
 
 
 def test_every_key_of_the_provenance_is_filled(line: Line) -> None:

@@ -29,3 +29,26 @@ def test_a_failing_step_leaves_the_version_before_it(monkeypatch: pytest.MonkeyP
     assert connection.execute("PRAGMA user_version").fetchone() == (CURRENT,)
     assert connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'half'").fetchone() is None
     connection.close()
+
+
+def test_leases_that_share_have_one_range_of_user_ids_and_others_do_not() -> None:
+    """Also in a ledger that an earlier version has made and filled."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    for statement in (*migrations.MIGRATIONS[0], "PRAGMA user_version = 1"):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {migrations.APPLICATION_ID}")
+    table = connection.execute("PRAGMA table_info(lease)").fetchall()
+    columns = [row[1] for row in table]
+    values = {"TEXT": "a", "BLOB": b"a", "INTEGER": 1, "REAL": 1.0}
+    first = [values[row[2]] for row in table]
+    connection.execute(f"INSERT INTO lease VALUES ({', '.join('?' * len(columns))})", first)
+    migrate(connection)
+    copy = f"INSERT INTO lease SELECT ?, tenant, trajectory, ?, {', '.join(columns[4:])}, ?, NULL"
+    connection.execute(f"{copy} FROM lease WHERE id = 'a'", ("b", "b", "a"))
+    with pytest.raises(sqlite3.IntegrityError):
+        connection.execute(f"{copy} FROM lease WHERE id = 'a'", ("c", "c", None))
+    assert connection.execute("SELECT shares FROM lease ORDER BY id").fetchall() == [
+        (None,),
+        ("a",),
+    ]
+    connection.close()

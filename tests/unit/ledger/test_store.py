@@ -266,7 +266,7 @@ def test_a_failed_write_leaves_the_old_row_and_a_usable_ledger(path: str) -> Non
 def test_readers_do_not_wait_for_a_writer(path: str) -> None:
     ledger = SqliteLedger(path)
     ledger.add_lease(RECORD)
-    with ledger._transaction() as connection:
+    with ledger.transaction() as connection:
         connection.execute("UPDATE lease SET generation = 9")
         assert ledger.leases() == [RECORD]
     assert ledger.leases() == [replace(RECORD, generation=9)]

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-import time
 
 import click
 
-from stockade.decide.blocks import block_bytes, narrow
-from stockade.decide.objects import parse_connect_sugar
-from stockade.decide.tokens import attenuate as append_block
+from stockade.decide.blocks import block_bytes
 from stockade.decide.tokens import inspect as read_token
 from stockade.edge.cli.options import capability_option, socket_option
-from stockade.edge.cli.output import emit
+from stockade.edge.cli.output import emit, say
+from stockade.edge.client.narrowing import attenuate as narrowed
 from stockade.edge.client.sdk import Stockade
 from stockade.terms.grant import Block, Profile
 
 _NUMBER = click.IntRange(min=0)
-# Components that a holder may lower, as options: name in the block -> the group it is in.
-_PER_CALL = ("wall_ms", "output_bytes")
-_PER_LEASE = (
-    "memory_bytes", "cpu_millis", "pids", "disk_bytes", "inodes", "sandboxes", "parallel",
-)  # fmt: skip
 
 
 @click.group()
@@ -34,11 +27,22 @@ def capability() -> None:
 @click.option("--trajectory", required=True, metavar="X")
 @click.option("--grant", default="agent", show_default=True, metavar="NAME", help="A grant file.")
 @click.option("--ttl-s", type=click.IntRange(min=1), default=3600, show_default=True)
+@click.option("--within-ceiling", is_flag=True, help="Cut what the tenant's ceiling is below.")
 @socket_option
-def mint(tenant: str, trajectory: str, grant: str, ttl_s: int, socket: str | None) -> int:
+def mint(
+    tenant: str,
+    trajectory: str,
+    grant: str,
+    ttl_s: int,
+    within_ceiling: bool,
+    socket: str | None,
+) -> int:
     """Print a new capability. Operators only."""
     with Stockade.connect(socket) as stockade:
-        emit(stockade.mint(tenant, trajectory, grant, ttl_s))
+        made = stockade.mint_within(tenant, trajectory, grant, ttl_s, within_ceiling=within_ceiling)
+    if made.cut:
+        say(f"cut to the tenant's ceiling: {', '.join(made.cut)}")
+    emit(made.token)
     return 0
 
 
@@ -61,6 +65,24 @@ def mint(tenant: str, trajectory: str, grant: str, ttl_s: int, socket: str | Non
 @click.option("--inodes", type=_NUMBER)
 @click.option("--sandboxes", type=_NUMBER)
 @click.option("--parallel", type=_NUMBER)
+@click.option("--calls", type=_NUMBER, help="Budget: calls in all.")
+@click.option("--cost-micro", type=_NUMBER, help="Budget: millionths of the price's unit.")
+@click.option("--cpu-ms", type=_NUMBER, help="Budget: processor time.")
+@click.option("--egress-bytes", type=_NUMBER, help="Budget: bytes sent out.")
+@click.option(
+    "--check",
+    multiple=True,
+    metavar="TOOL.ARGUMENT:KIND=VALUE",
+    help="What an argument must satisfy; adds to the others. KIND=VALUE is pattern=RE2, "
+    "prefix=PATH, range=MIN..MAX or one_of=TEXT; a JSON list gives several paths or texts.",
+)
+@click.option(
+    "--approve",
+    multiple=True,
+    metavar="TOOL[.ARGUMENT=PATTERN]",
+    help="Calls that a person must approve: all of the tool, or those in which the pattern fits "
+    "the whole argument. Adds to the others.",
+)
 @click.option("--depth", type=_NUMBER, help="How often it may be narrowed again.")
 @click.option("--ttl-s", type=click.IntRange(min=1), help="Ends this many seconds from now.")
 def attenuate(
@@ -74,38 +96,30 @@ def attenuate(
     tool: tuple[str, ...],
     profile: str | None,
     depth: int | None,
+    check: tuple[str, ...],
+    approve: tuple[str, ...],
     ttl_s: int | None,
     **limits: int | None,
 ) -> int:
     """Print a narrower capability. Needs no daemon and no key; what is not given stays. Anything
     wider is refused, and the component named."""
-    token = _token(capability)
-    parent = read_token(token).blocks[-1]
-    scope = parent.scope.model_copy(
-        update={
-            **{
-                name: paths
-                for name, paths in (("read", read), ("write", write), ("execute", execute))
-                if paths
-            },
-            **({"connect": tuple(_destination(text) for text in connect)} if connect else {}),
-            **dict.fromkeys(drop, ()),
-        }
+    emit(
+        narrowed(
+            _token(capability),
+            read=_replaced("read", read, drop),
+            write=_replaced("write", write, drop),
+            execute=_replaced("execute", execute, drop),
+            connect=_replaced("connect", connect, drop),
+            deny=deny,
+            tools=tool or None,
+            profile=None if profile is None else Profile(profile),
+            limits={name: value for name, value in limits.items() if value is not None},
+            depth=depth,
+            checks=check,
+            approve=approve,
+            ttl_s=ttl_s,
+        )
     )
-    child = narrow(
-        parent,
-        scope=scope,
-        deny=parent.deny + deny,
-        tools=tool or None,
-        system=None
-        if profile is None
-        else parent.system.model_copy(update={"profile": Profile(profile)}),
-        per_call=parent.per_call.model_copy(update=_given(limits, _PER_CALL)),
-        per_lease=parent.per_lease.model_copy(update=_given(limits, _PER_LEASE)),
-        depth=depth,
-        not_after_s=None if ttl_s is None else int(time.time()) + ttl_s,
-    )
-    emit(append_block(token, child))
     return 0
 
 
@@ -130,12 +144,7 @@ def _token(token: str | None) -> str:
     return token.strip()
 
 
-def _given(limits: dict[str, int | None], names: tuple[str, ...]) -> dict[str, int]:
-    return {name: value for name in names if (value := limits[name]) is not None}
-
-
-def _destination(text: str) -> object:
-    try:
-        return parse_connect_sugar(text)
-    except ValueError as error:
-        raise click.UsageError(f"--connect {text!r}: {error}") from error
+def _replaced(
+    name: str, given: tuple[str, ...], dropped: tuple[str, ...]
+) -> tuple[str, ...] | None:
+    return () if name in dropped else given or None

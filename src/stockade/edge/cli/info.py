@@ -10,7 +10,14 @@ from pydantic import ValidationError
 from stockade.edge.cli.options import Composition, json_option
 from stockade.edge.cli.output import emit, table
 from stockade.edge.doctor import doctor_report
-from stockade.edge.server.config import DEFAULT_CONFIG, Config, ConfigError, load, peers
+from stockade.edge.server.config import (
+    DEFAULT_CONFIG,
+    Config,
+    ConfigError,
+    ceilings_of,
+    load,
+    peers,
+)
 from stockade.edge.toolbox import find_tool, told_to_model, tool_list
 
 
@@ -96,7 +103,11 @@ def config() -> None:
 @click.argument("file", required=False)
 def check(file: str | None) -> int:
     """Check FILE (default: the installed one) and say what is wrong with it."""
+    # Loaded here: it costs 35 ms, and no other command of a client reads the policy.
+    from stockade.host.policy_files import load_policy
+
     read = load(file)
     peers(read, os.geteuid())
+    ceilings_of(read, load_policy().ceilings)
     emit(f"{file or DEFAULT_CONFIG}: ok")
     return 0

@@ -17,7 +17,16 @@ from stockade.edge.client.results import Result
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.wire import LeaseCreate, LeaseGranted, LeaseView
 
-_COLUMNS: Final = ("LEASE", "TENANT", "TRAJECTORY", "NAME", "STATE", "GENERATION", "EXPIRES")
+_COLUMNS: Final = (
+    "LEASE",
+    "TENANT",
+    "TRAJECTORY",
+    "NAME",
+    "STATE",
+    "GENERATION",
+    "EXPIRES",
+    "WORKSPACE",
+)
 _LEASE = click.argument("lease_ref", metavar="LEASE")
 
 
@@ -36,6 +45,9 @@ def lease() -> None:
 @click.option("--grant", metavar="NAME", help="A grant file. Default: agent.")
 @click.option("--env", multiple=True, metavar="K=V", help="For every command of the lease.")
 @click.option("--ttl-s", type=click.IntRange(min=1), help="Lifetime. Default: the daemon's.")
+@click.option("--within-ceiling", is_flag=True, help="Cut what the tenant's ceiling is below.")
+@click.option("--share", metavar="LEASE", help="Work in the workspace of this lease.")
+@click.option("--fork", metavar="LEASE", help="Begin with a copy of this lease's workspace.")
 @click.option("--take-over", is_flag=True, help="Refuse the present holder from now on.")
 @capability_option
 @json_option
@@ -50,6 +62,9 @@ def create(
     grant: str | None,
     env: tuple[str, ...],
     ttl_s: int | None,
+    within_ceiling: bool,
+    share: str | None,
+    fork: str | None,
     take_over: bool,
     capability: str | None,
     as_json: bool,
@@ -69,6 +84,9 @@ def create(
             "env": _variables(env),
             "ttl_s": ttl_s,
             "take_over": take_over,
+            "within_ceiling": within_ceiling,
+            "share": share,
+            "fork": fork,
         },
     )
     with Stockade.connect(socket) as stockade:
@@ -76,6 +94,8 @@ def create(
         made, held = stockade.create_lease(request, None if grant is not None else capability)
     if held is None:
         return _tell(made, as_json=False, good="")
+    for warning in made.warnings:
+        say(warning.message)
     granted = LeaseGranted.model_validate(
         {
             "lease_id": held.id,
@@ -218,7 +238,14 @@ def _row(view: LeaseView) -> tuple[str, ...]:
         view.state,
         str(view.generation),
         view.expires_at,
+        _workspace(view),
     )
+
+
+def _workspace(view: LeaseView) -> str:
+    if view.shares is not None:
+        return f"of {view.shares}"
+    return "own" if view.forked_from is None else f"fork of {view.forked_from}"
 
 
 def _variables(given: tuple[str, ...]) -> dict[str, str]:

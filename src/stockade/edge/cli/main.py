@@ -14,15 +14,18 @@ from typing import Final
 import click
 
 from stockade import __version__
+from stockade.edge.cli.budgets import approval
 from stockade.edge.cli.calls import artifact, call
 from stockade.edge.cli.capability import capability
 from stockade.edge.cli.exits import INTERRUPTED, RUN_FAULT, USAGE, code_exit
 from stockade.edge.cli.info import config, doctor, serve, tools
 from stockade.edge.cli.interrupt import Interrupted
+from stockade.edge.cli.keys import key
 from stockade.edge.cli.leases import lease
 from stockade.edge.cli.options import Composition
 from stockade.edge.cli.output import explain, say
 from stockade.edge.cli.run import run
+from stockade.edge.cli.selftest import selftest
 from stockade.edge.client.results import StockadeError
 from stockade.edge.server.config import ConfigError
 from stockade.edge.server.listening import ListenError
@@ -38,7 +41,20 @@ def cli() -> None:
     """Run an agent's tools inside containers whose walls come from a signed capability."""
 
 
-for _command in (serve, run, lease, call, capability, tools, artifact, doctor, config):
+for _command in (
+    serve,
+    run,
+    lease,
+    call,
+    capability,
+    key,
+    approval,
+    tools,
+    artifact,
+    doctor,
+    selftest,
+    config,
+):
     cli.add_command(_command)
 
 

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 import click
 
 from stockade.edge.client.sdk import SOCKET_VARIABLE, Stockade
+from stockade.edge.selftest import SelftestReport
 from stockade.edge.server.config import Config
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -18,6 +19,9 @@ class Composition(Protocol):
 
     def serve(self, config: Config) -> None:
         """Be the daemon until a signal ends it."""
+
+    def selftest(self, only: str | None) -> SelftestReport:
+        """Attack the boundary: all attempts, or those whose names match. Raises Failure."""
 
     def local(self) -> Stockade:
         """A runtime in this process, with a state of its own that `close` removes."""

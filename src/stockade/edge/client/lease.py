@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -12,11 +11,10 @@ from urllib.parse import quote, urlencode
 
 from pydantic import JsonValue
 
-from stockade.decide.blocks import narrow
-from stockade.decide.tokens import attenuate, inspect
 from stockade.edge.client.connection import Message
-from stockade.edge.client.link import GRACE_S, Link
-from stockade.edge.client.results import Result
+from stockade.edge.client.link import GRACE_S, Link, reply_lost
+from stockade.edge.client.narrowing import attenuate
+from stockade.edge.client.results import Result, StockadeError
 from stockade.edge.client.transport import Sink
 from stockade.edge.exchange import FrameType
 from stockade.edge.wire import (
@@ -26,12 +24,14 @@ from stockade.edge.wire import (
     CancelRequest,
     Empty,
     FileWritten,
+    LeaseCreate,
     LeaseExport,
     LeaseRenew,
+    LeaseReply,
     LeaseView,
     RunRequest,
 )
-from stockade.terms.grant import Profile
+from stockade.terms.grant import ApprovalRule, Check, Profile
 from stockade.terms.ids import CallRef
 
 # Tools of effect level A0: repeating them is free, so a lost reply is asked for again.
@@ -40,6 +40,22 @@ _READS: Final = frozenset({"file_view", "grep_search"})
 _MAX_LIMIT_MS: Final = 300_000
 # Copying and removing a large tree.
 _SLOW_S: Final = 600.0
+NOT_NAMED: Final = "the daemon made a lease and did not name it"
+
+
+def create(link: Link, request: LeaseCreate) -> tuple[Result, Lease | None]:
+    """The result, and the lease if it was made. Never raises for what happens to it."""
+    try:
+        reply = link.ask(link.message("POST", "leases", request, _SLOW_S), LeaseReply)
+    except StockadeError as error:
+        return link.refused(error), None
+    result = Result.model_validate(reply.result.model_dump(by_alias=True))
+    made = reply.lease
+    if made is None:
+        return result, None
+    lease = Lease(link.with_token(made.token), made.lease_id, made.token)
+    lease.generation, lease.expires_at = made.generation, made.expires_at
+    return result, lease
 
 
 class Lease:
@@ -73,27 +89,62 @@ class Lease:
         deny: Sequence[str] = (),
         tools: Sequence[str] | None = None,
         profile: Profile | None = None,
+        limits: Mapping[str, int] | None = None,
+        checks: Sequence[Check | str] = (),
+        approve: Sequence[ApprovalRule | str] = (),
         ttl_s: int | None = None,
     ) -> Lease:
-        """The same lease under a narrower capability, made here without daemon or key. What is
-        not given stays; `deny` adds. Raises Failure(wider_block) naming the component, ValueError
-        for a lease without a token."""
+        """The same lease under a narrower capability, made here without daemon or key; see
+        `stockade.attenuate`. Raises Failure(wider_block) naming the component, ValueError for a
+        lease without a token."""
         if self.token is None:
             raise ValueError("a lease that was attached without its token can't be narrowed")
-        parent = inspect(self.token).blocks[-1]
-        given = {"read": read, "write": write, "execute": execute}
-        scope = {name: tuple(paths) for name, paths in given.items() if paths is not None}
-        system = {} if profile is None else {"profile": profile}
-        child = narrow(
-            parent,
-            scope=parent.scope.model_copy(update=scope),
-            deny=(*parent.deny, *deny),
-            tools=None if tools is None else tuple(tools),
-            system=parent.system.model_copy(update=system),
-            not_after_s=None if ttl_s is None else int(time.time()) + ttl_s,
+        token = attenuate(
+            self.token,
+            read=read,
+            write=write,
+            execute=execute,
+            deny=deny,
+            tools=tools,
+            profile=profile,
+            limits=limits,
+            checks=checks,
+            approve=approve,
+            ttl_s=ttl_s,
         )
-        token = attenuate(self.token, child)
         return Lease(self._link.with_token(token), self.id, token)
+
+    def child(
+        self,
+        name: str,
+        *,
+        share: bool = False,
+        fork: bool = False,
+        image: str | None = None,
+        env: Mapping[str, str] | None = None,
+        ttl_s: int | None = None,
+    ) -> Lease:
+        """A lease of the trajectory `name` below this one's: in the same workspace (`share`), or
+        with one of its own that begins as a copy of what is there now (`fork`). Its authority is
+        this object's token, so narrow first what the child is not to have. Raises ToolError,
+        StockadeError, ValueError unless exactly one of the two is asked for."""
+        if share == fork:
+            raise ValueError("a child lease either shares or forks the workspace")
+        above = self.show()
+        request = LeaseCreate(
+            tenant=above.tenant,
+            trajectory=f"{above.trajectory}/{name}",
+            image=image,
+            env=dict(env or {}),
+            ttl_s=ttl_s,
+            share=above.lease_id if share else None,
+            fork=above.lease_id if fork else None,
+        )
+        result, lease = create(self._link, request)
+        result.check()
+        if lease is None:
+            raise StockadeError(reply_lost(NOT_NAMED))
+        return lease
 
     # The four tools. Arguments that are left out have the tool's own defaults.
 

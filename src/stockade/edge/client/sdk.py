@@ -13,17 +13,31 @@ import secrets
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final
+from urllib.parse import quote
 
-from stockade.edge.client.lease import Lease
+from stockade.edge.authority_wire import (
+    KeyList,
+    RetireRequest,
+    RevocationList,
+    RevocationView,
+    RevokeRequest,
+)
+from stockade.edge.budget_wire import (
+    ApprovalDecision,
+    ApprovalList,
+    ApprovalView,
+    SpendReport,
+)
+from stockade.edge.client.lease import NOT_NAMED, Lease, create
 from stockade.edge.client.link import Link, reply_lost
 from stockade.edge.client.results import Result, StockadeError
 from stockade.edge.client.transport import HttpTransport, Transport
 from stockade.edge.wire import (
     DoctorReport,
+    Empty,
     Health,
     LeaseCreate,
     LeaseList,
-    LeaseReply,
     LeaseView,
     MintReply,
     MintRequest,
@@ -31,8 +45,6 @@ from stockade.edge.wire import (
 
 DEFAULT_SOCKET: Final = "/run/stockade/stockade.sock"
 SOCKET_VARIABLE: Final = "STOCKADE_SOCKET"
-# Copying a large source.
-_CREATE_S: Final = 600.0
 
 
 class Stockade:
@@ -68,19 +80,7 @@ class Stockade:
         self, request: LeaseCreate, capability: str | None = None
     ) -> tuple[Result, Lease | None]:
         """The result, and the lease if it was made. Never raises for what happens to it."""
-        link = self._link.with_token(capability)
-        message = link.message("POST", "leases", request, _CREATE_S)
-        try:
-            reply = link.ask(message, LeaseReply)
-        except StockadeError as error:
-            return link.refused(error), None
-        result = Result.model_validate(reply.result.model_dump(by_alias=True))
-        made = reply.lease
-        if made is None:
-            return result, None
-        lease = Lease(self._link.with_token(made.token), made.lease_id, made.token)
-        lease.generation, lease.expires_at = made.generation, made.expires_at
-        return result, lease
+        return create(self._link.with_token(capability), request)
 
     def lease(
         self,
@@ -95,12 +95,14 @@ class Stockade:
         excludes: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         ttl_s: int | None = None,
+        within_ceiling: bool = False,
     ) -> Lease:
         """A lease on a copy of directory `source` (none: an empty workspace).
 
         What it may do comes from `grant` (a grant file's name, "agent" when nothing is said) or
         from `capability` (a token). The same tenant, trajectory and name give the same lease
-        again; without a trajectory each call makes a new one. Raises ToolError.
+        again; without a trajectory each call makes a new one. Where that is wider than the tenant's
+        ceiling it is refused, or cut if `within_ceiling` asks for it. Raises ToolError.
         """
         request = LeaseCreate(
             tenant=tenant,
@@ -112,11 +114,12 @@ class Stockade:
             grant=grant,
             env=dict(env or {}),
             ttl_s=ttl_s,
+            within_ceiling=within_ceiling,
         )
         result, lease = self.create_lease(request, capability)
         result.check()
         if lease is None:
-            raise StockadeError(reply_lost("the daemon made a lease and did not name it"))
+            raise StockadeError(reply_lost(NOT_NAMED))
         return lease
 
     def attach(self, lease: str, token: str | None = None) -> Lease:
@@ -130,8 +133,74 @@ class Stockade:
 
     def mint(self, tenant: str, trajectory: str, grant: str, ttl_s: int) -> str:
         """A root capability from a grant file. Operators only. Raises StockadeError."""
-        request = MintRequest(tenant=tenant, trajectory=trajectory, grant=grant, ttl_s=ttl_s)
-        return self._link.ask(self._link.message("POST", "capabilities", request), MintReply).token
+        return self.mint_within(tenant, trajectory, grant, ttl_s, within_ceiling=False).token
+
+    def mint_within(
+        self, tenant: str, trajectory: str, grant: str, ttl_s: int, *, within_ceiling: bool = True
+    ) -> MintReply:
+        """As `mint`, cut to the tenant's ceiling; `cut` of the reply names what became smaller."""
+        request = MintRequest(
+            tenant=tenant,
+            trajectory=trajectory,
+            grant=grant,
+            ttl_s=ttl_s,
+            within_ceiling=within_ceiling,
+        )
+        return self._link.ask(self._link.message("POST", "capabilities", request), MintReply)
+
+    def spend(self, *, token: str | None = None, lease: str | None = None) -> SpendReport:
+        """What is spent and left of the budgets of a capability, or of a lease's. Raises
+        StockadeError."""
+        query = "" if lease is None else f"?lease={quote(lease, safe='')}"
+        link = self._link.with_token(token)
+        return link.ask(link.message("GET", f"capabilities/spend{query}"), SpendReport)
+
+    def approvals(self) -> list[ApprovalView]:
+        """Requests of the leases that live. Operators only. Raises StockadeError."""
+        return self._link.ask(self._link.message("GET", "approvals"), ApprovalList).approvals
+
+    def approval(self, approval_id: str) -> ApprovalView:
+        """Operators only. Raises StockadeError."""
+        message = self._link.message("GET", f"approvals/{quote(approval_id, safe='')}")
+        return self._link.ask(message, ApprovalView)
+
+    def decide_approval(
+        self, approval_id: str, *, granted: bool, reason: str | None = None
+    ) -> ApprovalView:
+        """Let the call that is asked about start once, or refuse it. Operators only. Raises
+        StockadeError."""
+        target = f"approvals/{quote(approval_id, safe='')}/{'grant' if granted else 'deny'}"
+        message = self._link.message("POST", target, ApprovalDecision(reason=reason))
+        return self._link.ask(message, ApprovalView)
+
+    def revoke(
+        self, *, token: str | None = None, block: str | None = None, reason: str = ""
+    ) -> RevocationView:
+        """End a capability and all that was narrowed from it: by its token, or, operators only, by
+        a block's id. Raises StockadeError."""
+        request = RevokeRequest(token=token, block=block, reason=reason)
+        message = self._link.message("POST", "capabilities/revoke", request)
+        return self._link.ask(message, RevocationView)
+
+    def revocations(self) -> list[RevocationView]:
+        """Operators only. Raises StockadeError."""
+        message = self._link.message("GET", "capabilities/revocations")
+        return self._link.ask(message, RevocationList).revocations
+
+    def keys(self) -> KeyList:
+        """Operators only. Raises StockadeError."""
+        return self._link.ask(self._link.message("GET", "keys"), KeyList)
+
+    def rotate_key(self) -> KeyList:
+        """Sign with a new key from now on; tokens of the others stay valid. Operators only. Raises
+        StockadeError."""
+        return self._link.ask(self._link.message("POST", "keys/rotate", Empty()), KeyList)
+
+    def retire_key(self, kid: str, *, force: bool = False) -> KeyList:
+        """Remove an older key: its tokens are refused from now on. Operators only. Raises
+        StockadeError: key_in_use while leases live under it, unless `force`."""
+        request = RetireRequest(kid=kid, force=force)
+        return self._link.ask(self._link.message("POST", "keys/retire", request), KeyList)
 
     def health(self) -> Health:
         """Raises StockadeError."""

@@ -10,6 +10,10 @@ user = "alice"        # or uid = 1000
 role = "tenant"       # or "operator"
 tenant = "acme"       # tenants only
 
+[[tenant]]
+name = "acme"
+ceiling = "small"     # a file of policy/ceilings; "default" for tenants not named here
+
 [limits]
 calls = 64
 
@@ -25,7 +29,7 @@ from __future__ import annotations
 
 import pwd
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -38,6 +42,7 @@ from stockade.terms.ids import Name, Tenant
 DEFAULT_CONFIG: Final = "/etc/stockade/config.toml"
 DEFAULT_SOCKET: Final = "/run/stockade/stockade.sock"
 DEFAULT_STATE_DIR: Final = "/var/lib/stockade"
+DEFAULT_CEILING: Final = "default"
 
 # sockaddr_un.sun_path holds 108 bytes with the final NUL.
 _MAX_SOCKET_PATH: Final = 107
@@ -69,6 +74,13 @@ class PeerRule(Model):
         return self
 
 
+class TenantRule(Model):
+    """A tenant whose ceiling is not the default one."""
+
+    name: Tenant
+    ceiling: Name
+
+
 class ServerLimits(Model):
     """`calls` run at once and `queue` wait for a thread; more are answered with `busy`."""
 
@@ -89,6 +101,7 @@ class Config(Model):
     socket: SocketPath = DEFAULT_SOCKET
     socket_mode: Annotated[int, Field(ge=0, le=0o777)] = 0o600
     peer: Annotated[list[PeerRule], Field(max_length=1024)] = Field(default_factory=list)
+    tenant: Annotated[list[TenantRule], Field(max_length=1024)] = Field(default_factory=list)
     limits: ServerLimits = ServerLimits()
     defaults: Defaults = Defaults()
 
@@ -125,6 +138,22 @@ def peers(config: Config, own_uid: int) -> Mapping[int, Peer]:
         if uid in table:
             raise ConfigError(f"peer {uid}: named twice")
         table[uid] = Peer(uid, rule.tenant, rule.role, own=False)
+    return table
+
+
+def ceilings_of(config: Config, known: Collection[str]) -> Mapping[str, str]:
+    """Tenant to ceiling, of those that have their own. `known` are the names of the policy's.
+    Raises ConfigError for an unknown ceiling and for a tenant that is named twice."""
+    table: dict[str, str] = {}
+    for rule in config.tenant:
+        if rule.name in table:
+            raise ConfigError(f"tenant {rule.name}: named twice")
+        if rule.ceiling not in known:
+            raise ConfigError(
+                f"tenant {rule.name}: there is no ceiling {rule.ceiling}; "
+                f"there are {', '.join(sorted(known))}"
+            )
+        table[rule.name] = rule.ceiling
     return table
 
 

@@ -34,7 +34,7 @@ from stockade.edge.server.messages import BadMessage, ClientGone, Message, Messa
 from stockade.edge.server.replies import Producing, send_whole
 from stockade.terms.fault import Code, Failure, Fault, failure
 
-_UCRED: Final = struct.Struct("3i")
+_UCRED: Final = struct.Struct("=iII")  # ids reach 2^32 - 2, pids are signed
 _DROP_BYTES: Final = 64 * 1024 * 1024
 
 

@@ -1,0 +1,41 @@
+"""Routes of keys and revocation."""
+
+from __future__ import annotations
+
+from stockade.edge.authority_wire import RetireRequest, RevokeRequest
+from stockade.edge.bodies import read_body
+from stockade.edge.exchange import Response
+from stockade.edge.routing import Inbound, Route, reply
+from stockade.edge.wire import Empty
+
+
+def revoke(inbound: Inbound) -> Response:
+    request = read_body(RevokeRequest, inbound.request.body)
+    return reply(inbound.service.authority.revoke(inbound.context.peer, request))
+
+
+def revocations(inbound: Inbound) -> Response:
+    return reply(inbound.service.authority.revocations(inbound.context.peer))
+
+
+def keys(inbound: Inbound) -> Response:
+    return reply(inbound.service.authority.keys(inbound.context.peer))
+
+
+def rotate(inbound: Inbound) -> Response:
+    read_body(Empty, inbound.request.body)
+    return reply(inbound.service.authority.rotate(inbound.context.peer))
+
+
+def retire(inbound: Inbound) -> Response:
+    request = read_body(RetireRequest, inbound.request.body)
+    return reply(inbound.service.authority.retire(inbound.context.peer, request))
+
+
+ROUTES = (
+    Route("POST", "capabilities/revoke", revoke),
+    Route("GET", "capabilities/revocations", revocations),
+    Route("GET", "keys", keys),
+    Route("POST", "keys/rotate", rotate),
+    Route("POST", "keys/retire", retire),
+)
