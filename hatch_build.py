@@ -18,6 +18,8 @@ PROGRAMS = (
     Path("src/stockade/_sandbox/launch"),
     Path("src/stockade/_sandbox/regular.so"),
     Path("src/stockade/_sandbox/hold.so"),
+    Path("src/stockade/_sandbox/attack"),
+    Path("src/stockade/_sandbox/guest-control"),
 )
 # What the package reads at run time, below stockade/_data in the wheel.
 DATA = (Path("policy"), Path("images"), Path("sandbox/etc"))

@@ -1,0 +1,1 @@
+"""Attacks on the boundary from inside real sandboxes, each with its positive control."""
