@@ -84,6 +84,7 @@ class FakeWorld(_Base):
                 signal=command.signal,
                 takes_s=command.seconds,
                 left_running=command.left_running,
+                cpu_ms=command.cpu_ms,
             )
         self.engine = fake
         self._workspaces = FakeWorkspaces(

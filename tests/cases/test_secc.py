@@ -1,4 +1,5 @@
-"""Group SECC of the cases: threads under the filter, and git in a workspace of another owner."""
+"""Group SECC of the cases: threads and nested sandboxes under the filter, hosts that can make no
+sandbox, and git in a workspace of another owner."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ import pytest
 
 from stockade.edge.client.lease import Lease
 from stockade.terms.grant import Profile
-from tests.cases.asking import narrower_lease, out
+from tests.cases.asking import narrower_lease, out, texts
 from tests.cases.conftest import LeaseFactory
-from tests.cases.real import Daemon
+from tests.cases.real import LOADED_S, PROGRAM, Daemon
 
 PROFILES = [Profile.AGENT, Profile.STRICT]
 
@@ -89,6 +90,131 @@ def test_b87_programs_of_the_image_start(profiled: Lease, program: str) -> None:
     if profiled.bash(f"command -v {program}").status == "failed":
         pytest.skip(f"the host image of this machine has no {program}")
     assert profiled.bash(PROGRAMS[program], 60_000).check().exit is not None
+
+
+# B89: sandboxes inside a sandbox, and hosts on which none can be made.
+
+NESTED = {
+    "a user namespace": "unshare --user --map-root-user true",
+    "a mount namespace": "unshare --mount true",
+    "a pid namespace": "unshare --pid --fork true",
+    "a network namespace": "unshare --net true",
+    "all of them": "unshare --user --mount --pid --net --ipc --uts --cgroup --fork true",
+}
+CLONE_C = r"""
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void) {
+    long child = syscall(SYS_clone, CLONE_NEWUSER | CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0);
+    if (child == 0) _exit(0);
+    printf("%s", child < 0 ? strerrorname_np(errno) : "made");
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_b89_nested_namespaces_are_refused_cleanly(profiled: Lease, name: str) -> None:
+    """EPERM, which bwrap, Bazel, Nix and Chromium understand: they say so, or do without."""
+    refused = profiled.bash(NESTED[name])
+    assert refused.status == "failed"
+    assert "Operation not permitted" in texts(refused)[1]
+
+
+def test_b89_clone_is_refused_as_unshare_is(profiled: Lease, tmp_path: Path) -> None:
+    (tmp_path / "clone.c").write_text(CLONE_C)
+    profiled.upload(tmp_path / "clone.c", "clone.c")
+    assert out(profiled.bash("gcc -o clone clone.c && ./clone", 60_000)) == "EPERM"
+
+
+def test_b89_bubblewrap_says_what_is_refused(profiled: Lease) -> None:
+    if profiled.bash("command -v bwrap").status == "failed":
+        pytest.skip("the host image of this machine has no bwrap")
+    refused = profiled.bash("bwrap --unshare-all --ro-bind / / true")
+    assert refused.status == "failed"
+    assert "not permitted" in texts(refused)[1]
+
+
+@pytest.mark.parametrize("program", ["strace -f -o /dev/null", "gdb -q -batch -ex run --args"])
+def test_b89_debuggers_work_on_own_programs(profiled: Lease, program: str) -> None:
+    if profiled.bash(f"command -v {program.split()[0]}").status == "failed":
+        pytest.skip(f"the host image of this machine has no {program.split()[0]}")
+    done = profiled.bash(f"{program} bash -c 'echo traced; true & wait'", 60_000).check()
+    assert "traced" in texts(done)[0]
+
+
+def test_b89_what_nests_is_documented_for_each_profile() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "images.md").read_text()
+    _, _, section = text.partition("## Sandboxes inside a sandbox")
+    assert section
+    for word in (
+        *(profile.value for profile in Profile),
+        "unshare",
+        "bwrap",
+        "--no-sandbox",
+        "gdb",
+    ):
+        assert word in section.split("\n## ")[0], word
+
+
+# Real hosts of that kind, made of this one: what is changed is changed for the program alone.
+HOSTS = {
+    "not root": (
+        ["unshare", "--user", "--"],
+        "root: running as uid 65534: run as root",
+    ),
+    "no user namespaces": (
+        [
+            *("unshare", "--user", "--map-root-user", "--mount", "--", "sh", "-c"),
+            'echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"',
+            "sh",
+        ],
+        "user namespaces: max_user_namespaces is 0: sysctl user.max_user_namespaces=10000",
+    ),
+    "namespaces that are forbidden in another way": (
+        [
+            *("unshare", "--mount", "--propagation", "private", "--", "sh", "-c"),
+            'mount --rbind / /mnt && exec chroot /mnt "$@"',
+            "sh",
+        ],
+        "user namespaces: unshare: unshare failed: Operation not permitted: run outside of chroots",
+    ),
+}
+
+
+@pytest.mark.parametrize("command", ["serve", "run"])
+@pytest.mark.parametrize("host", HOSTS)
+def test_b89_a_host_that_can_not_is_found_at_the_start(
+    tmp_path: Path, host: str, command: str
+) -> None:
+    """Before any trajectory, in one line that says what to do, and never by falling back."""
+    prefix, said = HOSTS[host]
+    state, socket = tmp_path / "state", tmp_path / "socket"
+    arguments = {
+        "serve": ["serve", "--state-dir", str(state), "--socket", str(socket)],
+        "run": ["run", "--", "touch", str(tmp_path / "ran")],
+    }
+    done = subprocess.run(
+        [*prefix, PROGRAM, *arguments[command]],
+        capture_output=True,
+        text=True,
+        timeout=LOADED_S,
+        check=False,
+        env={**os.environ, "STOCKADE_SOCKET": str(tmp_path / "none")},
+    )
+    assert done.returncode == {"serve": 4, "run": 125}[command], done
+    assert done.stdout == ""
+    assert said in done.stderr
+    assert done.stderr.startswith("stockade: ")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 # B90: git in a workspace whose source belongs to somebody else.

@@ -29,6 +29,7 @@ LEVELS: Final = {
     "edge": 6,
     "testing": 6.5,
     "daemon": 7,
+    "selftest": 7.5,
     "local": 8,
     "command": 9,
 }
@@ -77,7 +78,13 @@ CLOCK_CALLS: Final = {"now", "utcnow", "today"}
 FLOW_NEVER: Final = ("stockade.engines", "stockade.host", "stockade.ledger")
 SHARED_BY_CLIENTS: Final = ("stockade.terms", "stockade.decide", "stockade.tools")
 # What both ends of a connection share: bodies, frames and who speaks, faults as values.
-WIRE: Final = ("stockade.edge.wire", "stockade.edge.exchange", "stockade.edge.refusal")
+WIRE: Final = (
+    "stockade.edge.wire",
+    "stockade.edge.authority_wire",
+    "stockade.edge.budget_wire",
+    "stockade.edge.exchange",
+    "stockade.edge.refusal",
+)
 CLIENT_REACH: Final = ("stockade.edge.client", *WIRE, *SHARED_BY_CLIENTS)
 
 # A home that ends in a slash is a directory below src/stockade, else one file; * is any directory.
@@ -89,6 +96,7 @@ HOMES: Final = {
     "psutil": ("host/processes.py", "*/doctor.py"),
     "pydantic": ("*/",),
     "pydantic_core": ("*/",),  # the same package: error details and custom errors live there
+    "re2": ("decide/patterns.py",),
     "pyroute2": ("host/netns.py",),
     "rfc8785": ("decide/canonical.py",),
     "rich": ("edge/cli/",),

@@ -19,6 +19,7 @@ from tests.unit.tools.support import BASH, frame
 
 HERE = Path(__file__).parents[2] / "docs" / "schema"
 RELEASED = HERE / "released" / "v1"
+POLICY = Path(__file__).parents[2] / "policy"
 Schema = dict[str, Any]
 
 
@@ -30,6 +31,10 @@ def rendered() -> dict[str, str]:
     spec.loader.exec_module(module)
     out: dict[str, str] = module.rendered()
     return out
+
+
+def policy_files() -> list[Path]:
+    return sorted(POLICY.glob("*/*.json"))
 
 
 def load(path: Path) -> Schema:
@@ -177,6 +182,29 @@ def test_a_tools_schema_is_closed(name: str) -> None:
     schema = load(HERE / f"tool.{name}.json")
     assert schema["additionalProperties"] is False
     assert {"effect", "targets", "policy", "description"} <= set(schema["x-stockade"])
+
+
+@pytest.mark.parametrize("file", policy_files(), ids=lambda f: f"{f.parent.name}/{f.stem}")
+def test_every_policy_file_validates_against_its_schema(file: Path) -> None:
+    schema = load(HERE / f"policy.{file.parent.name}.json")
+    validator = jsonschema.Draft202012Validator(schema)
+    content = load(file)
+    validator.validate(content)
+    # It is closed and asks for a reason: what it refuses the program refuses as well.
+    assert not validator.is_valid({**content, "surplus": 1})
+    assert not validator.is_valid({key: content[key] for key in content if key != "reason"})
+
+
+def test_the_policy_has_schemas_for_each_kind_of_file() -> None:
+    kinds = {path.name for path in POLICY.iterdir()}
+    assert kinds == {path.name.split(".")[1] for path in HERE.glob("policy.*.json")}
+
+
+def test_a_rule_without_a_reason_is_no_rule() -> None:
+    content = load(POLICY / "ceilings" / "default.json")
+    validator = jsonschema.Draft202012Validator(load(HERE / "policy.ceilings.json"))
+    del content["per_lease"]["pids"]["reason"]
+    assert not validator.is_valid(content)
 
 
 def _drop_key(schema: Schema) -> None:

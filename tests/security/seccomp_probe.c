@@ -16,6 +16,28 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* Made by the test from the policy: PLAIN(name, number) and CONDITIONAL(call, argument, second). */
+#define PLAIN(name, number) {name, number},
+#define CONDITIONAL(name, value, also)
+static const struct {
+    const char *name;
+    long number;
+} unconditional[] = {
+#include "policy_calls.h"
+    {NULL, 0},
+};
+#undef PLAIN
+#undef CONDITIONAL
+#define PLAIN(name, number)
+#define CONDITIONAL(name, value, also) {name, value, also},
+static const struct {
+    const char *name;
+    unsigned long value, also;
+} conditional[] = {
+#include "policy_calls.h"
+    {NULL, 0, 0},
+};
+
 #define HIGH (1UL << 32)
 
 static char buffer[4096];
@@ -209,6 +231,71 @@ static void plain(void)
 #endif
 }
 
+static long number, value, also;
+
+static long with_no_sense(void) { return syscall(number, -1, -1, -1, -1, -1, -1); }
+
+static long plain_clone(void)
+{
+    long child = syscall(SYS_clone, value | SIGCHLD, 0, 0, 0, 0);
+    if (child == 0)
+        _exit(0);
+    return child;
+}
+
+static long plain_socket(void)
+{
+    return syscall(SYS_socket, value, (int)value == 16 ? SOCK_RAW : SOCK_STREAM, also);
+}
+
+static long plain_socketpair(void)
+{
+    int pair[2];
+    return syscall(SYS_socketpair, value, SOCK_STREAM, 0, pair);
+}
+
+static long plain_personality(void) { return syscall(SYS_personality, value) < 0 ? -1 : 0; }
+static long plain_prlimit64(void) { return syscall(SYS_prlimit64, value, 7, NULL, buffer); }
+static long plain_ioctl(void) { return syscall(SYS_ioctl, -1, value, 0); }
+
+/* Everything that the policy says a word about, by the policy's own names and values. */
+static void whole_policy(void)
+{
+    static const struct {
+        const char *name;
+        long (*call)(void);
+    } ways[] = {
+        {"clone", plain_clone},
+        {"socket", plain_socket},
+        {"socketpair", plain_socketpair},
+        {"personality", plain_personality},
+        {"prlimit64", plain_prlimit64},
+        {"ioctl", plain_ioctl},
+    };
+    char label[128];
+    for (size_t i = 0; unconditional[i].name; i++) {
+        snprintf(label, sizeof label, "policy %s", unconditional[i].name);
+        number = unconditional[i].number;
+        if (number < 0)
+            printf("%s\tno number\n", label);
+        else
+            apart(label, with_no_sense);
+    }
+    for (size_t i = 0; conditional[i].name; i++) {
+        long (*call)(void) = NULL;
+        for (size_t j = 0; j < sizeof ways / sizeof *ways; j++)
+            if (!strcmp(ways[j].name, conditional[i].name))
+                call = ways[j].call;
+        value = (long)conditional[i].value, also = (long)conditional[i].also;
+        snprintf(label, sizeof label, "policy %s %#lx %#lx", conditional[i].name,
+                 conditional[i].value, conditional[i].also);
+        if (call)
+            apart(label, call);
+        else
+            printf("%s\tno probe\n", label);
+    }
+}
+
 #ifdef __x86_64__
 static long by_int80(long number, long a, long b, long c)
 {
@@ -233,6 +320,7 @@ int main(void)
     namespaces();
     arguments();
     plain();
+    whole_policy();
 #ifdef __x86_64__
     apart("int80 getpid", int80_getpid);
     apart("int80 socket", int80_socket);

@@ -11,7 +11,7 @@ import pytest
 
 from stockade.terms.grant import Profile
 from stockade.terms.outcome import End
-from tests.security.test_walls import Inside, enter, grant_for
+from tests.security.inside import Inside, enter, grant_for
 from tests.worlds import OciWorld
 
 

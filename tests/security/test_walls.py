@@ -6,65 +6,16 @@ allowed, so that a test can't pass because its probe is broken.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
-from stockade.decide.compile import compile_plan, plan_digest
-from stockade.terms.call import Capture, ExecOperation
-from stockade.terms.grant import Grant, Profile
-from stockade.terms.outcome import ExecOutcome
-from stockade.terms.plan import Kind
-from stockade.terms.ports import ExecContext, LeaseTree, Sandbox
+from stockade.terms.grant import Profile
+from tests.security.inside import Inside, enter, grant_for, python
 from tests.worlds import OciWorld
-
-
-@dataclass(frozen=True)
-class Inside:
-    world: OciWorld
-    tree: LeaseTree
-    sandbox: Sandbox
-
-    def run(self, line: str, timeout_ms: int = 20_000) -> ExecOutcome:
-        operation = ExecOperation(
-            kind=Kind.COMMAND,
-            paths=(b"/bin/bash",),
-            argv=(b"bash", b"-c", line.encode()),
-            env=(),
-            cwd=b"/workspace",
-            timeout_ms=timeout_ms,
-            capture=Capture(65536, 65536, 0),
-        )
-        cancel = self.world.cancel()
-        context = ExecContext(self.tree.lease_id, cancel, self.world.artifacts)
-        return self.sandbox.execute(operation, context)
-
-    def says(self, line: str) -> str:
-        outcome = self.run(line)
-        return (outcome.stdout.head + outcome.stderr.head).decode(errors="replace").strip()
-
-
-def grant_for(world: OciWorld, profile: Profile, **scope: tuple[str, ...]) -> Grant:
-    grant = world.policy.grant("agent")
-    system = grant.system.model_copy(update={"profile": profile})
-    return grant.model_copy(
-        update={"system": system, "scope": grant.scope.model_copy(update=scope)}
-    )
-
-
-def enter(world: OciWorld, grant: Grant, tree: LeaseTree | None = None) -> Inside:
-    plan = compile_plan(
-        grant,
-        Kind.COMMAND,
-        world.policy,
-        image="host",
-        image_env={"PATH": "/usr/bin:/bin"},
-        lease_env=(),
-    )
-    tree = tree or world.lease()
-    return Inside(world, tree, world.engine.create(tree, plan, plan_digest(plan)))
 
 
 @pytest.fixture(scope="module", params=list(Profile))
@@ -129,6 +80,20 @@ def test_capabilities_are_the_profiles(agent: Inside, strict: Inside) -> None:
     assert "CapBnd:\t00000000000000db" in agent.says("cat /proc/self/status")
     for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
         assert f"{name}:\t0000000000000000" in strict.says("cat /proc/self/status")
+
+
+def test_every_mount_that_holds_files_is_nosuid_and_nodev(inside: Inside) -> None:
+    for line in inside.says("cat /proc/self/mounts").splitlines():
+        _, place, kind, options, *_ = line.split()
+        if place.startswith(("/proc", "/sys")):
+            assert kind in ("proc", "sysfs") or "ro" in options.split(","), line
+            continue  # the runtime's masks; nothing can be put there
+        assert "nosuid" in options.split(","), line
+        assert "nodev" in options.split(",") or kind in ("devtmpfs", "devpts") or place == "/dev", (
+            line
+        )
+    # A device file can't be made in /dev either.
+    assert inside.run("mknod /dev/shm/m c 1 1 || mknod /dev/m c 1 1").value != 0
 
 
 def test_only_three_descriptors_are_inherited(inside: Inside) -> None:
@@ -202,7 +167,13 @@ def test_no_cgroup_file_system_inside(inside: Inside) -> None:
     assert all("stockade" not in name and "ls_" not in name for name in names)
 
 
-@pytest.mark.parametrize("path", ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/fs", "/proc/partitions"),
+        *("/proc/diskstats", "/proc/interrupts", "/sys/firmware", "/sys/fs/ext4"),
+    ],
+)
 def test_masked_paths_show_nothing(inside: Inside, path: str) -> None:
     line = f"if [ -d {path} ]; then ls -A {path}; elif [ -e {path} ]; then cat {path}; fi"
     assert inside.says(line) == ""
@@ -232,6 +203,85 @@ def test_host_files_are_not_there(inside: Inside) -> None:
     for path in ("/etc/shadow", "/root/.ssh", "/var/lib/dpkg", "/var/run/docker.sock"):
         assert inside.run(f"test -e {path}").value != 0, path
     assert inside.run("test -e /etc/passwd").value == 0
+
+
+def test_nothing_inside_names_a_place_of_the_host_or_a_lease(inside: Inside) -> None:
+    files = "/proc/self/mountinfo /proc/self/mounts /proc/1/mountinfo /proc/self/cgroup"
+    seen = inside.says(f"cat {files}; env; set; cat /proc/*/cmdline | tr '\\0' ' '; df -a; mount")
+    for name in (str(inside.world.state), inside.tree.lease_id, inside.world.instance.id):
+        assert name not in seen, name
+    for line in inside.says("cat /proc/self/mountinfo").splitlines():
+        # The fourth field is the source's path within its file system.
+        root, point, kind = line.split()[3], line.split()[4], line.split(" - ")[1].split()[0]
+        assert root in ("/", point.removeprefix("/workspace")) or kind in ("devtmpfs", "proc"), line
+        assert kind in ("overlay", "tmpfs", "proc", "sysfs", "devpts", "devtmpfs"), line
+
+
+WATCH = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+fd = libc.inotify_init()
+for path in ("/usr/bin/env", "/etc/ssl/certs", "/run/stockade/rg", sys.argv[1]):
+    assert libc.inotify_add_watch(fd, path.encode(), 0xfff) > 0, path
+print("watching", flush=True)
+open("/workspace/watching", "w").close()
+while not os.path.exists("/workspace/done"):
+    os.sched_yield()
+print(len(os.read(fd, 65536)))
+"""
+
+
+def test_what_the_host_and_other_leases_do_with_shared_files_can_not_be_watched(
+    inside: Inside,
+) -> None:
+    """inotify on an inode tells who opens it, wherever it is opened."""
+    inside.run("rm -f /workspace/watching /workspace/done /workspace/own; touch /workspace/own")
+    watch = f"cat > /workspace/watch.py <<'END'{WATCH}END\ntimeout 60 python3 /workspace/watch.py"
+    start = f"({watch} /workspace/own) >/workspace/seen 2>&1 &"
+    assert inside.run(f"{start} until test -e /workspace/watching; do :; done").value == 0
+    for _ in range(20):
+        subprocess.run(["/usr/bin/env", "true"], check=True)
+        os.listdir("/etc/ssl/certs")
+    # Control: one event, of the one file that is opened inside. Nothing else was there to be read.
+    assert inside.run("touch -a /workspace/own; touch /workspace/done; wait").value == 0
+    until = "for i in $(seq 2000); do test $(wc -l </workspace/seen) = 2 && break; sleep 0.01; done"
+    lines = inside.says(f"{until}; cat /workspace/seen").splitlines()
+    assert lines[0] == "watching"
+    assert int(lines[1]) % 16 == 0
+    assert 16 <= int(lines[1]) <= 16 * 4
+
+
+def test_locks_inside_are_none_on_the_hosts_files(inside: Inside) -> None:
+    hold = "exec 3</usr/bin/env; flock -x 3; touch /workspace/locked; sleep 60"
+    inside.run(f"rm -f /workspace/locked; (setsid bash -c '{hold}') >/dev/null 2>&1 &")
+    inside.run("until test -e /workspace/locked; do :; done")
+    with open("/usr/bin/env", "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # Control: inside it is held.
+    assert inside.run("flock -n -x /usr/bin/env true").value == 1
+    inside.run("pkill -f locked")
+
+
+def test_one_sandbox_leaves_terminals_for_the_others(inside: Inside) -> None:
+    take = "import os; l = [];\ntry:\n  while len(l) < 4000: l.append(os.openpty())\nexcept OSError: print(len(l))"
+    assert 16 <= int(python(inside, take)) <= 64
+
+
+SEGMENT = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+made = libc.shmget(0x77, 64 << 20, 0o1600)
+at = libc.shmat(made, None, 0)
+ctypes.memset(at, 1, 64 << 20)
+print(made >= 0, sum(1 for _ in open("/proc/sysvipc/shm")) - 1)
+"""
+
+
+def test_shared_memory_ends_with_its_last_process(inside: Inside) -> None:
+    """Nobody would ever give it back: the lease would have less memory until its reset."""
+    assert python(inside, SEGMENT) == "True 1"
+    assert inside.says("tail -n +2 /proc/sysvipc/shm") == ""
 
 
 @pytest.mark.parametrize("device", ["null", "zero", "full", "random", "urandom", "tty"])

@@ -36,9 +36,9 @@ class CallGroup:
         return len(os.pread(self._procs, 65536, 0).split())
 
     def cpu_ms(self) -> int:
-        """Processor time of everything that ran in it, ended or not (cpu.stat: needs no
-        controller, and counts double-forked children that wait4(2) does not)."""
-        return counter(os.pread(self._cpu, 4096, 0).decode(), "usage_usec") // 1000
+        """Processor time of everything that ran in it, ended or not, rounded up (cpu.stat: needs
+        no controller, and counts double-forked children that wait4(2) does not)."""
+        return -(-counter(os.pread(self._cpu, 4096, 0).decode(), "usage_usec") // 1000)
 
     def kill(self, timeout_s: float) -> bool:
         """True when it is confirmed empty."""

@@ -48,28 +48,22 @@ class Disks:
         self._lock = threading.Lock()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def create(self, image: str, size_bytes: int, inodes: int) -> None:
+    def create(self, image: str, size_bytes: int, inodes: int, *, common: bool = True) -> None:
         """Make the new file `image`. The size is rounded down to blocks; inodes are rounded up by
-        at most 16 for each 128 MiB, and there are no more than blocks. Raises
-        Failure(storage_unavailable)."""
+        at most 16 for each 128 MiB, and there are no more than blocks. A disk that is not `common`
+        leaves no template: no other lease has its limits. Raises Failure(storage_unavailable)."""
+        size_bytes, inodes = _checked(size_bytes, inodes)
         try:
-            copy_image(self._template(size_bytes, inodes), image)
+            if common:
+                copy_image(self._template(size_bytes, inodes), image)
+            else:
+                _make_file_system(image, size_bytes, inodes)
         except OSError as error:
             raise failure(
                 Code.STORAGE_UNAVAILABLE, f"a disk image could not be made: {error}"
             ) from error
 
     def _template(self, size_bytes: int, inodes: int) -> str:
-        size_bytes -= size_bytes % BLOCK_BYTES
-        if size_bytes < MIN_BYTES or inodes < 16:
-            raise failure(
-                Code.INVALID_ARGUMENT,
-                f"a disk has at least {MIN_BYTES} bytes and 16 inodes",
-                disk_bytes=size_bytes,
-                inodes=inodes,
-            )
-        # A tenant may narrow the size alone; a table for more files than blocks would fill the disk.
-        inodes = min(inodes, size_bytes // BLOCK_BYTES)
         path = self._directory / f"ext4-{_RECIPE}-{size_bytes}-{inodes}.img"
         with self._lock:
             if not path.exists():
@@ -77,6 +71,19 @@ class Disks:
                 _make_file_system(str(partial), size_bytes, inodes)
                 partial.rename(path)
         return str(path)
+
+
+def _checked(size_bytes: int, inodes: int) -> tuple[int, int]:
+    size_bytes -= size_bytes % BLOCK_BYTES
+    if size_bytes < MIN_BYTES or inodes < 16:
+        raise failure(
+            Code.INVALID_ARGUMENT,
+            f"a disk has at least {MIN_BYTES} bytes and 16 inodes",
+            disk_bytes=size_bytes,
+            inodes=inodes,
+        )
+    # A tenant may narrow the size alone; a table for more files than blocks would fill the disk.
+    return size_bytes, min(inodes, size_bytes // BLOCK_BYTES)
 
 
 def _make_file_system(image: str, size_bytes: int, inodes: int) -> None:

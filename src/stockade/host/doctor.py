@@ -1,7 +1,8 @@
 """What this host can enforce, found by looking: files of /proc and /sys, programs, versions.
 
-Nothing is changed and nothing is started except `crun --version` and `rg --version`. A check that
-can't be made says so and counts as not fine: an unreadable file is never read as good news.
+Nothing is changed, and nothing is started except `crun --version`, `rg --version` and `true` in a user
+namespace. A check that can't be made says so and counts as not fine: an unreadable file is never read
+as good news.
 """
 
 from __future__ import annotations
@@ -67,14 +68,32 @@ def examine(state_dir: str) -> list[Finding]:
         ("disk space", True, lambda: _disk(state_dir)),
         ("memory", True, _memory),
         ("open files", False, _open_files),
+        ("core dumps", False, _core_dumps),
     )
-    found = []
-    for name, required, check in checks:
-        try:
-            found.append(check())
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            found.append(Finding(name, False, required, f"can't be checked: {error}"))
-    return found
+    return [_made(name, required, check) for name, required, check in checks]
+
+
+def impossible() -> Finding | None:
+    """The first reason why no sandbox can be made here, whatever else is installed, loaded or
+    freed later; None when there is none. For start-up: it takes some milliseconds."""
+    checks: tuple[tuple[str, Callable[[], Finding]], ...] = (
+        ("root", _root),
+        ("kernel", _kernel),
+        ("mount calls", _mount_calls),
+        ("user namespaces", _user_namespaces),
+        ("cgroups", _cgroups),
+        ("cgroup2", _cgroup2),
+        ("seccomp", _seccomp),
+    )
+    findings = (_made(name, True, check) for name, check in checks)
+    return next((finding for finding in findings if not finding.ok), None)
+
+
+def _made(name: str, required: bool, check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return Finding(name, False, required, f"can't be checked: {error}")
 
 
 def _root() -> Finding:
@@ -125,6 +144,20 @@ def _user_namespaces() -> Finding:
         if os.geteuid() != 0:
             remedy = "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or run as root"
             return Finding("user namespaces", False, True, f"{allowed} allowed{note}", remedy)
+    # What else forbids them (a chroot, a limit of an outer namespace, a security module) shows only
+    # when one is made.
+    tried = subprocess.run(
+        ["unshare", "--user", "--", "true"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_GIVE_UP_S,
+        check=False,
+        env={"PATH": _search_path(), "LC_ALL": "C"},
+    )
+    if tried.returncode:
+        said = tried.stderr.decode(errors="replace").strip()
+        remedy = "run outside of chroots and containers, or let them make user namespaces"
+        return Finding("user namespaces", False, True, said or "none can be made", remedy)
     return Finding("user namespaces", True, True, f"{allowed} allowed{note}")
 
 
@@ -239,6 +272,17 @@ def _open_files() -> Finding:
     ok = hard == -1 or hard >= _MIN_OPEN_FILES
     remedy = None if ok else f"raise the open-file limit to {_MIN_OPEN_FILES} (LimitNOFILE=)"
     return Finding("open files", ok, False, f"soft {soft}, hard {hard}", remedy)
+
+
+def _core_dumps() -> Finding:
+    """A limit of 0 keeps the kernel from writing a file, not from starting the program of a pipe:
+    whoever crashes inside would start it on the host, as root, and write its standard input."""
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    if pattern.startswith("|"):
+        program, _, _ = pattern[1:].strip().partition(" ")
+        remedy = "sysctl kernel.core_pattern=core, where that program is not needed"
+        return Finding("core dumps", False, False, f"go to {program}", remedy)
+    return Finding("core dumps", True, False, f"written to files named {pattern}")
 
 
 def _search_path() -> str:

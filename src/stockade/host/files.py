@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from stockade.decide.authorize import FileRight, allowed_path
+from stockade.decide.authorize import FileRight, allowed_path, failed_on_path
 from stockade.host.file_content import (
     BLOCK_BYTES,
     EXACT_BYTES,
@@ -243,12 +243,15 @@ def _visible(path: bytes, scope: PathScope) -> bool:
 
 
 def _authorize(path: str, scope: PathScope, right: FileRight) -> None:
-    """Raises Failure(right_not_granted) with the component that decided."""
+    """Raises Failure(right_not_granted) with the component that decided, Failure(check_failed)."""
     if not allowed_path(scope, path, "read"):
         raise _not_granted(path, "read", "scope.read")
     if right == "write" and not allowed_path(scope, path, "write"):
         denied = allowed_path(replace(scope, deny=()), path, "write")
         raise _not_granted(path, "write", "deny" if denied else "scope.write")
+    failed = failed_on_path(scope, path)
+    if failed is not None:
+        raise failed
 
 
 def _refuse_above_deny(path: str, scope: PathScope) -> None:

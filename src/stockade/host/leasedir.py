@@ -2,6 +2,7 @@
 
     base      the source, copied once and never written again
     disk.img  everything the lease writes (stockade.host.disks)
+    used      of a fork: bytes and inodes that the base takes from the lease's limits
     boot      the boot in which the two were last used
 
 Nothing here is synced to the host's disk while it is used. As long as the kernel lives that loses
@@ -13,17 +14,35 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from stockade.host.disks import Disks
+from stockade.host.forking import DiskShare, may_be_read, moved_ids
 from stockade.host.space import SpaceCheck
 from stockade.host.treecopy import TreeCopy, exclusion
-from stockade.terms.fault import Code, failure
-from stockade.terms.ports import SourceReport, WorkspaceSpec
+from stockade.host.trees import names
+from stockade.terms.fault import Code, Failure, failure
+from stockade.terms.plan import Limits
+from stockade.terms.ports import SourceReport, Workspace, WorkspaceSpec
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+# What the walk meets where a name is gone or has become something else: EINVAL from readlink(2),
+# ENXIO from open(2) of a socket, EAGAIN where a process inside holds a lease (fcntl(2)) on a file.
+_CHANGED: Final = frozenset(
+    (
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ELOOP,
+        errno.ESTALE,
+        errno.EINVAL,
+        errno.ENXIO,
+        errno.EAGAIN,
+    )
+)
 
 
 def current_boot() -> str:
@@ -69,7 +88,7 @@ class LeaseDirectory:
                 copy = TreeCopy(
                     source,
                     target,
-                    spec.uid_base,
+                    lambda _host_id: spec.uid_base,
                     excluded=exclusion(spec.excludes),
                     avoid=avoid,
                     check_space=space.take,
@@ -79,9 +98,7 @@ class LeaseDirectory:
                 os.close(target)
         except OSError as error:
             if error.errno in _FULL:
-                raise failure(
-                    Code.STORAGE_UNAVAILABLE, "the host's disk is full; nothing was kept"
-                ) from error
+                raise _host_full() from error
             raise failure(
                 Code.SOURCE_UNUSABLE,
                 f"the source can't be copied at {error.filename}: {error.strerror}",
@@ -89,6 +106,60 @@ class LeaseDirectory:
         finally:
             os.close(source)
         return SourceReport(report.files, report.bytes, report.skipped)
+
+    def fork(
+        self, spec: WorkspaceSpec, space: SpaceCheck, origin: Workspace, read: Sequence[str]
+    ) -> SourceReport:
+        """Copy what the attached workspace `origin` holds below `read` into `base.part`. Raises
+        Failure: disk_full, busy, storage_unavailable, workspace_unavailable."""
+        taken = DiskShare(spec.limits, space)
+        part, links = self.path / "base.part", self.path / "links"
+        tree = origin.tree
+        fds: list[int] = []
+        try:
+            for path in (part, links):
+                path.mkdir(mode=0o755)
+                fds.append(os.open(path, _DIRECTORY))
+            fds.append(os.open("workspace", _DIRECTORY | os.O_NOFOLLOW, dir_fd=tree.root_fd))
+            copy = TreeCopy(
+                fds[2],
+                fds[0],
+                moved_ids(tree.uid_base, spec.uid_base),
+                excluded=lambda path: not may_be_read(read, path),
+                avoid=None,
+                check_space=taken.data,
+                check_entry=taken.entry,
+                links_fd=fds[1],
+            )
+            report = copy.run()
+            for name in names(fds[1]):
+                os.unlink(name, dir_fd=fds[1])
+            links.rmdir()
+            self._used.write_text(f"{taken.bytes} {taken.inodes}")
+        except OSError as error:
+            if error.errno in _FULL:
+                raise _host_full() from error
+            if error.errno in _CHANGED:
+                raise failure(
+                    Code.BUSY, "the workspace was changed while it was copied", retry_after_ms=1000
+                ) from error
+            raise failure(
+                Code.WORKSPACE_UNAVAILABLE, f"the workspace can't be copied: {error.strerror}"
+            ) from error
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return SourceReport(report.files, report.bytes, report.skipped)
+
+    def make_disk(self, disks: Disks, image: str, limits: Limits) -> None:
+        """A disk of what the base leaves of the lease's limits. Raises
+        Failure(storage_unavailable)."""
+        try:
+            used = [int(text) for text in self._used.read_text().split()]
+        except FileNotFoundError:
+            disks.create(image, limits.disk_bytes, limits.inodes)
+            return
+        disks.create(image, limits.disk_bytes - used[0], limits.inodes - used[1], common=False)
 
     def finish(self) -> None:
         """The last step of a create: a lease without `base` was never finished."""
@@ -116,5 +187,13 @@ class LeaseDirectory:
         self._mark.unlink(missing_ok=True)
 
     @property
+    def _used(self) -> Path:
+        return self.path / "used"
+
+    @property
     def _mark(self) -> Path:
         return self.path / "boot"
+
+
+def _host_full() -> Failure:
+    return failure(Code.STORAGE_UNAVAILABLE, "the host's disk is full; nothing was kept")

@@ -10,9 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import Final
 
 from stockade.terms.fault import Code, failure
 from stockade.terms.pathname import to_bytes, to_text
+
+_MODE: Final = 0o755
 
 
 def ensure(root_fd: int, path: str, owner: int, *, denied: bool = False) -> str:
@@ -24,6 +27,7 @@ def ensure(root_fd: int, path: str, owner: int, *, denied: bool = False) -> str:
     path is given. Raises Failure(unenforceable) when a component is a symlink or no directory,
     Failure(disk_full).
     """
+    rule = "deny" if denied else "scope"
     parts = [part for part in to_bytes(path).split(b"/") if part]
     current = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root_fd)
     try:
@@ -39,13 +43,13 @@ def ensure(root_fd: int, path: str, owner: int, *, denied: bool = False) -> str:
                 raise failure(
                     Code.UNENFORCEABLE,
                     f"{path} can't be mounted: {to_text(part)} in it is {kind}",
-                    rule="scope",
+                    rule=rule,
                 )
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise failure(Code.DISK_FULL, "the lease's disk is full; nothing ran") from error
         raise failure(
-            Code.UNENFORCEABLE, f"{path} can't be mounted: {error.strerror}", rule="scope"
+            Code.UNENFORCEABLE, f"{path} can't be mounted: {error.strerror}", rule=rule
         ) from error
     finally:
         os.close(current)
@@ -58,11 +62,13 @@ def _open(directory: int, name: bytes, owner: int) -> int:
         return os.open(name, flags, dir_fd=directory)
     except FileNotFoundError:
         try:
-            os.mkdir(name, 0o755, dir_fd=directory)
+            os.mkdir(name, _MODE, dir_fd=directory)
         except FileExistsError:
             return os.open(name, flags, dir_fd=directory)
         made = os.open(name, flags, dir_fd=directory)
-        # Through a descriptor that was opened without following: it is what mkdir made, or what
-        # somebody put there since, which then loses its owner to the lease's own user.
-        os.chown(name, owner, owner, dir_fd=directory, follow_symlinks=False)
+        if stat.S_ISDIR(os.fstat(made).st_mode):
+            # By the descriptor: it is what mkdir made, or a directory of the same lease that somebody
+            # put there since. Through /proc, because O_PATH descriptors take neither call.
+            os.chown(f"/proc/self/fd/{made}", owner, owner)
+            os.chmod(f"/proc/self/fd/{made}", _MODE)  # mkdir's was cut by the daemon's umask
         return made

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a FIFO put in place of a file must not block the open.
 READ_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NO_REFLINK: Final = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY)
+_NO_RANGE: Final = (errno.EOPNOTSUPP, errno.EXDEV, errno.ENOSYS)
+_PIECE_BYTES: Final = 64 * 1024 * 1024
+_BUFFER_BYTES: Final = 1024 * 1024
 
 
 class Cursor:
@@ -69,8 +71,11 @@ def names(dir_fd: int) -> list[bytes]:
     return sorted(os.fsencode(name) for name in os.listdir(dir_fd))
 
 
-def copy_extents(source_fd: int, target_fd: int, size: int) -> None:
-    """Copy the data below `size`, not the holes, to the same offsets."""
+def copy_extents(
+    source_fd: int, target_fd: int, size: int, count: Callable[[int], None] = lambda size: None
+) -> None:
+    """Copy the data below `size`, not the holes, to the same offsets. `count` is told of each piece
+    before it is written."""
     offset = 0
     while offset < size:
         try:
@@ -81,11 +86,26 @@ def copy_extents(source_fd: int, target_fd: int, size: int) -> None:
             raise
         end = min(os.lseek(source_fd, start, os.SEEK_HOLE), size)
         while start < end:
-            done = os.copy_file_range(source_fd, target_fd, end - start, start, start)
-            if done == 0:  # it was cut short by somebody else meanwhile
-                return
-            start += done
+            stop = min(start + _PIECE_BYTES, end)
+            count(stop - start)
+            while start < stop:
+                done = _copy_range(source_fd, target_fd, start, stop - start)
+                if done == 0:  # it was cut short by somebody else meanwhile
+                    return
+                start += done
         offset = end
+
+
+def _copy_range(source_fd: int, target_fd: int, start: int, size: int) -> int:
+    """At most `size` bytes; gives how many, 0 at the end of the source."""
+    try:
+        return os.copy_file_range(source_fd, target_fd, size, start, start)
+    except OSError as error:
+        # Between different kinds of file system the kernel copies nothing, since Linux 5.19.
+        if error.errno not in _NO_RANGE:
+            raise
+    data = os.pread(source_fd, min(size, _BUFFER_BYTES), start)
+    return os.pwrite(target_fd, data, start) if data else 0
 
 
 def remove_tree(dir_fd: int, name: bytes) -> None:

@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -72,6 +72,20 @@ class LocalWorkspaces:
     def create(self, spec: WorkspaceSpec) -> SourceReport:
         """Copy the source and make the disk. Raises Failure: source_unusable,
         storage_unavailable; nothing is left then. The id must be new."""
+        return self._create(spec, lambda directory, space: directory.fill(spec, space, self._own))
+
+    def fork(self, spec: WorkspaceSpec, origin: WorkspaceSpec, read: Sequence[str]) -> SourceReport:
+        """See `terms.ports.Workspaces`. Nobody resets or removes the origin meanwhile."""
+        attached = self.attach(origin)
+        return self._create(
+            spec, lambda directory, space: directory.fork(spec, space, attached, read)
+        )
+
+    def _create(
+        self,
+        spec: WorkspaceSpec,
+        fill: Callable[[LeaseDirectory, SpaceCheck], SourceReport],
+    ) -> SourceReport:
         directory = self._directory(spec.lease_id)
         with self._entry(spec.lease_id).lock:
             space = SpaceCheck(str(self._leases), self._reserve_bytes)
@@ -82,9 +96,8 @@ class LocalWorkspaces:
                     Code.STORAGE_UNAVAILABLE, f"the workspace can't be made: {error.strerror}"
                 ) from error
             try:
-                report = directory.fill(spec, space, self._own)
-                limits = spec.limits
-                self._disks.create(directory.image, limits.disk_bytes, limits.inodes)
+                report = fill(directory, space)
+                directory.make_disk(self._disks, directory.image, spec.limits)
                 directory.finish()
             except BaseException:
                 self._trash.take(str(directory.path))
@@ -107,8 +120,7 @@ class LocalWorkspaces:
             SpaceCheck(str(self._leases), self._reserve_bytes)
             if os.path.exists(directory.new_image):  # left by a reset that was interrupted
                 os.unlink(directory.new_image)
-            limits = spec.limits
-            self._disks.create(directory.new_image, limits.disk_bytes, limits.inodes)
+            directory.make_disk(self._disks, directory.new_image, spec.limits)
             bury = self._drop(entry)
             if os.path.exists(directory.image):
                 self._trash.take(directory.image)

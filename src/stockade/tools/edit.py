@@ -92,7 +92,7 @@ FILE_EDIT: Final = Tool(
         concurrency="One edit of a file at a time; edits of different files in parallel.",
         idempotency="Settled by looking: the version tells whether an edit happened.",
         result="data of kind file_edit.",
-        approval="None.",
+        approval="Where an approve rule of the capability fits the call.",
         observability="Status, times and byte counts; never path or content.",
     ),
     targets=(Target("read", "path, as resolved"), Target("write", "path, as resolved")),

@@ -135,9 +135,26 @@ def interruption(outcome: ExecOutcome) -> Fault:
             return Fault(
                 Code.LEASE_EXPIRED_IN_CALL, f"the lease expired after {outcome.wall_ms} ms"
             )
+        case End.BUDGET:
+            return _budget(outcome)
         case _:
             # LOST, and an end without the number that belongs to it: nobody knows what happened.
             return Fault(Code.SANDBOX_LOST, "the sandbox died during the call")
+
+
+def _budget(outcome: ExecOutcome) -> Fault:
+    short = outcome.shortage
+    if short is None:
+        return Fault(
+            Code.BUDGET_EXCEEDED,
+            f"what the call uses could not be recorded any more after {outcome.wall_ms} ms",
+        )
+    return Fault(
+        Code.BUDGET_EXCEEDED,
+        f"{short.rule} of block {short.block} was used up after {outcome.wall_ms} ms",
+        rule=short.rule,
+        details={"budget": short.rule, "block": short.block, "total": short.total},
+    )
 
 
 def execution_warnings(outcome: ExecOutcome) -> tuple[Warning, ...]:

@@ -264,7 +264,7 @@ GREP_SEARCH: Final = Tool(
         idempotency="Repeating is free.",
         result="data of kind grep_search; no match is succeeded with zero; unreadable files make "
         "it partial.",
-        approval="None.",
+        approval="Where an approve rule of the capability fits the call.",
         observability="Status, times and counts; never pattern, path or text.",
     ),
     targets=(Target("read", "path"),),

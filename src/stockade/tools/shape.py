@@ -38,6 +38,7 @@ class Frame:
     started_at: float
     finished_at: float
     provenance: Provenance
+    cost_micro: int | None = None
 
 
 def shape_result(
@@ -107,7 +108,7 @@ def _usage(frame: Frame, outcome: ExecOutcome | None, timeout_ms: int | None) ->
         peak_memory_bytes=peak,
         output_bytes=output,
         egress_bytes=None,
-        cost_micro=None,
+        cost_micro=frame.cost_micro,
     )
 
 

@@ -95,7 +95,7 @@ BASH_EXECUTE: Final = Tool(
         "workspace is shared.",
         idempotency="None of its own: the same command may add its effect again.",
         result="exit, stdout and stderr; status 0 is succeeded, any other is failed.",
-        approval="As the capability says; asked for where it has connect and an approve rule.",
+        approval="Where an approve rule of the capability fits the call.",
         observability="Status, times, processor time, memory and output bytes; never the command.",
     ),
     targets=(Target("execute", "the system's programs (/usr)"),),

@@ -102,7 +102,7 @@ FILE_VIEW: Final = Tool(
         concurrency="Parallel with everything; sees a file as it was at one moment.",
         idempotency="Repeating is free.",
         result="data of kind file_view.",
-        approval="None.",
+        approval="Where an approve rule of the capability fits the call.",
         observability="Status, times and byte counts; never path or content.",
     ),
     targets=(Target("read", "path, as resolved"),),

@@ -119,12 +119,36 @@ def test_partial_grants_leave_a_read_only_directory_with_their_mount_points() ->
     assert ["readonly", "/mnt/rootfs/workspace"] in made
 
 
+def overlays(made: SandboxPlan) -> list[dict[str, str]]:
+    found = [r[3:] for r in staged(made) if r[0] == "filesystem" and r[2] == "overlay"]
+    return [{"letters": r[0], **dict(zip(r[1::2], r[2::2], strict=True))} for r in found]
+
+
 def test_strict_has_no_layers_and_agent_one_per_system_mount() -> None:
     assert staging.layer_names(plan(profile=Profile.STRICT), IMAGE) == []
     assert staging.layer_names(plan(), IMAGE) == ["0", "1"]
-    overlays = [r for r in staged(plan()) if r[0] == "filesystem" and r[2] == "overlay"]
-    assert len(overlays) == 2
-    assert not [r for r in staged(plan(profile=Profile.STRICT)) if "overlay" in r]
+    writable = [o for o in overlays(plan()) if "upperdir" in o]
+    assert [o["upperdir"] for o in writable] == ["/mnt/upper-0/upper", "/mnt/upper-1/upper"]
+    assert all("r" not in o["letters"] and "volatile" in o for o in writable)
+    strict = overlays(plan(profile=Profile.STRICT))
+    assert all("r" in o["letters"] and "upperdir" not in o for o in strict)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_no_file_of_the_host_is_mounted_but_through_an_overlay(kind: Kind) -> None:
+    """And no option of these, which are shown inside, names a place of the host."""
+    for profile in Profile:
+        made = plan(kind, profile)
+        sources = {r[1] for r in staged(made) if r[0] == "clone" and r[2] not in ("/holder/root",)}
+        attached = [r for r in staged(made) if r[0] == "attach" and r[1] in sources]
+        assert attached
+        assert all(
+            r[2:] == ["/mnt", r[3]] and r[3].startswith(("lower-", "upper-")) for r in attached
+        )
+        used = [value for o in overlays(made) for value in list(o.values())[1:] if value]
+        assert all(part.startswith("/mnt/") for value in used for part in value.split(":"))
+        mounts = 1 if kind is Kind.SEARCH else 2 + len(RECIPE.mounts)
+        assert len(overlays(made)) == mounts
 
 
 def test_every_system_mount_is_idmapped_and_read_only() -> None:

@@ -54,3 +54,32 @@ def test_what_can_not_be_looked_at_is_not_fine(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_state_directory_that_does_not_exist_yet_is_looked_at_above(tmp_path: Path) -> None:
     assert str(tmp_path) in by_name(str(tmp_path / "not" / "yet"))["disk space"].detail
+
+
+@pytest.mark.parametrize(
+    ("pattern", "ok"), [("core", True), ("|/usr/share/apport/apport -p%p", False), ("/c/%e", True)]
+)
+def test_a_program_that_gets_core_dumps_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pattern: str, ok: bool
+) -> None:
+    (tmp_path / "pattern").write_text(pattern + "\n")
+    real = Path.read_text
+
+    def read(path: Path) -> str:
+        core = str(path) == "/proc/sys/kernel/core_pattern"
+        return real(tmp_path / "pattern" if core else path)
+
+    monkeypatch.setattr(Path, "read_text", read)
+    found = by_name()["core dumps"]
+    assert (found.ok, found.required) == (ok, False)
+    if not ok:
+        assert found.detail == "go to /usr/share/apport/apport"
+
+
+def test_what_makes_sandboxes_impossible_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.impossible() is None
+    monkeypatch.setattr(doctor, "_search_path", lambda: "/nowhere")
+    found = doctor.impossible()
+    assert found is not None
+    assert (found.name, found.ok, found.required) == ("user namespaces", False, True)
+    assert "can't be checked" in found.detail

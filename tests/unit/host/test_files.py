@@ -5,12 +5,14 @@ import os
 import signal
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from stockade.terms.fault import Code, Failure, Fault
+from stockade.terms.grant import CheckPrefix
 from stockade.terms.ports import PathScope
 
 if TYPE_CHECKING:
@@ -201,6 +203,32 @@ def test_authority_is_checked_on_the_resolved_path(tree: LeaseTree) -> None:
         assert (found.code, found.rule) == (Code.RIGHT_NOT_GRANTED, "scope.write")
     assert (tree.workspace / "b/f").read_bytes() == b"x"
     tree.edit("a/f", b"x", b"y", scope=both)
+
+
+def test_a_link_does_not_lead_round_a_check_on_the_path(tree: LeaseTree) -> None:
+    (tree.workspace / "in").mkdir()
+    (tree.workspace / "in" / "here").write_bytes(b"a")
+    (tree.workspace / "out").write_bytes(b"a")
+    (tree.workspace / "in" / "link").symlink_to("../out")
+    (tree.workspace / "back").symlink_to("in/here")
+    check = CheckPrefix(kind="prefix", tool="t", argument="path", paths=("/workspace/in",))
+    allowed = replace(tree.everywhere, checks=(check,))
+    operations: list[Callable[[str, PathScope], object]] = [
+        lambda path, scope: tree.view(path, scope=scope),
+        lambda path, scope: tree.edit(path, b"a", b"a b", scope=scope),
+        lambda path, scope: tree.files.look(path, scope),
+        lambda path, scope: tree.files.read(path, scope),
+        lambda path, scope: write(tree, path, b"a", scope),
+    ]
+    for act in operations:
+        for path in ("in/link", "out", "in/../out"):
+            found = fault(partial(act, path, allowed))
+            assert (found.code, found.rule) == (Code.CHECK_FAILED, "checks")
+        assert (tree.workspace / "out").read_bytes() == b"a"
+        act("in/here", allowed)
+        act("back", allowed)
+        act("in/link", tree.everywhere)
+        (tree.workspace / "out").write_bytes(b"a")
 
 
 def test_b48_a_neighbour_with_the_same_prefix_is_not_covered(tree: LeaseTree) -> None:

@@ -36,7 +36,7 @@ def copied(
         return TreeCopy(
             fds[0],
             fds[1],
-            OWNER,
+            lambda _id: OWNER,
             excluded=exclusion(excludes),
             avoid=avoid,
             check_space=lambda _size: None,
@@ -246,7 +246,9 @@ def test_the_error_of_a_copy_names_the_path(tmp_path: Path) -> None:
     def full(_size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    copy = TreeCopy(fds[0], fds[1], OWNER, excluded=exclusion(()), avoid=None, check_space=full)
+    copy = TreeCopy(
+        fds[0], fds[1], lambda _id: OWNER, excluded=exclusion(()), avoid=None, check_space=full
+    )
     with pytest.raises(OSError) as caught:
         copy.run()
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "d/f")

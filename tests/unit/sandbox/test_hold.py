@@ -70,7 +70,7 @@ def output_of(source: int) -> bytes:
         "echo $0 $# $- $SHLVL; exit 7",
         "env | sort",
         "tr '\\0' '\\n' </proc/$$/environ | grep . | sort",
-        "ls -l /proc/$$/fd | wc -l; umask; ulimit -a",
+        "set -- /proc/$$/fd/*; echo ${*##*/}; umask; ulimit -a",
         "grep ^Sig /proc/$$/status | grep -v SigQ; trap",
         "locale; printf '%s' 'é' | wc -m",
         "cat; echo $PWD $OLDPWD $BASH_EXECUTION_STRING",

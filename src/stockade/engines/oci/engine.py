@@ -31,6 +31,7 @@ from stockade.engines.oci.sandbox import OciSandbox
 from stockade.engines.oci.spares import Spares
 from stockade.engines.oci.toolbox import INSIDE
 from stockade.host import cgroup, netns, prefixes, processes, trees
+from stockade.host.anchors import Anchors
 from stockade.host.cgroup import Hierarchies
 from stockade.host.guest_link import GuestLink
 from stockade.host.lease_groups import LeaseGroups, SandboxGroups
@@ -49,7 +50,8 @@ _STAGES: Final = ("/mnt", "/media", "/srv", "/opt")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What the engine is made of; built by the composition root."""
+    """What the engine is made of; built by the composition root. `amend` changes the runtime's
+    configuration of every sandbox. The selftest alone sets it, to take one wall away at a time."""
 
     state_dir: Path
     instance: str
@@ -60,6 +62,7 @@ class Setup:
     images: Mapping[str, SystemImage]
     hierarchies: Hierarchies
     seccomp: Mapping[str, spec.Json]
+    amend: Callable[[spec.Json], spec.Json] = lambda config: config
 
 
 class OciEngine:
@@ -160,6 +163,12 @@ class OciEngine:
         undo.callback(link.close)
         pidfd = os.pidfd_open(link.pid)
         undo.callback(os.close, pidfd)
+        anchors = Anchors.drop(
+            tree.root_fd,
+            f"/proc/{link.pid}/root",
+            [mount.path for mount in staging.tree_mounts(plan)],
+        )
+        undo.callback(anchors.close)
         helpers = processes.collect(_orphans(before, name) - {link.pid}, 0)
         groups.exempt(link.pid)
         spares = Spares(link, groups, self._background, tree.uid_base)
@@ -172,6 +181,7 @@ class OciEngine:
             link=link,
             groups=groups,
             spares=spares,
+            anchors=anchors,
             on_close=lambda: self._close(name, groups, pidfd, helpers),
         )
 
@@ -239,7 +249,7 @@ class OciEngine:
                 guest=f"{INSIDE}/guest",
                 seccomp=self._setup.seccomp[plan.seccomp],
             )
-            (directory / "config.json").write_text(json.dumps(config))
+            (directory / "config.json").write_text(json.dumps(self._setup.amend(config)))
             place = staging.Place(
                 uid_base=tree.uid_base,
                 tree_path=tree.path,

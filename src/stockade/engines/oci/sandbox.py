@@ -18,6 +18,7 @@ from typing import Final
 from stockade.engines.oci.held import Streams, template_of
 from stockade.engines.oci.spares import BUSY_SPARES, Placed, Spares
 from stockade.engines.oci.watchdog import Watchdog
+from stockade.host.anchors import Anchors
 from stockade.host.guest_link import ExecFailed, Exited, GuestLink
 from stockade.host.lease_groups import SandboxGroups
 from stockade.host.pump import Collector, Pump
@@ -44,6 +45,7 @@ class OciSandbox:
         link: GuestLink,
         groups: SandboxGroups,
         spares: Spares,
+        anchors: Anchors,
         on_close: Callable[[], None],
     ) -> None:
         self._digest = digest
@@ -53,6 +55,7 @@ class OciSandbox:
         self._link = link
         self._groups = groups
         self._spares = spares
+        self._anchors = anchors
         self._on_close = on_close
         self._lock = threading.Lock()
         self._running = 0
@@ -66,7 +69,7 @@ class OciSandbox:
 
     def alive(self) -> bool:
         """Also False when what it has mounted is no longer at its place (host.anchors)."""
-        return self._answers()
+        return self._answers() and self._anchors.hold()
 
     def _answers(self) -> bool:
         if self._closed:
@@ -104,6 +107,7 @@ class OciSandbox:
         confirmed = self._groups.kill(_KILL_TIMEOUT_S)
         self._link.close()
         self._spares.close()
+        self._anchors.close()
         os.close(self._null)
         self._on_close()
         if not confirmed:
@@ -152,11 +156,13 @@ class OciSandbox:
         killed_ms: int | None = None
         try:
             how = self._pumped(pump, placed, context, deadline, on_control)
-            if how != "ended":
+            if how != "ended" or context.cpu is not None:
+                # With a budget also what a command that ended left: nobody would look at it.
                 at = time.monotonic()
                 if not placed.group.kill(_KILL_TIMEOUT_S):
                     how = "lost"
-                killed_ms = int((time.monotonic() - at) * 1000)
+                if how != "ended":
+                    killed_ms = int((time.monotonic() - at) * 1000)
             pump.drain()
         except BaseException:
             for collector in collectors:
@@ -192,20 +198,20 @@ class OciSandbox:
         deadline: float,
         on_control: Callable[[], bool],
     ) -> str:
-        """How it ended: ended, deadline, cancelled or lost."""
+        """How it ended: ended, deadline, cancelled, budget or lost."""
         try:
-            if context.tee is None:
+            if context.tee is None and context.cpu is None:
                 return pump.run(deadline, on_control)
-            watchdog = Watchdog(placed.group, context.cancel, deadline, _KILL_TIMEOUT_S)
+            watchdog = Watchdog(
+                placed.group, context.cancel, deadline, _KILL_TIMEOUT_S, context.cpu
+            )
             with watchdog:
                 how = pump.run(deadline, on_control)
         except Failure as error:
             if error.fault.code is not Code.SANDBOX_LOST:
                 raise
             return "lost"
-        if watchdog.fired:
-            return "deadline" if context.cancel.reason() is None else "cancelled"
-        return how
+        return watchdog.fired or how
 
     def _start(
         self,
@@ -265,6 +271,8 @@ def _verdict(
     """(end, exit code or signal, errno)."""
     if how == "deadline":
         return End.DEADLINE, None, None
+    if how == "budget":
+        return End.BUDGET, None, None
     if how == "cancelled":
         return context.cancel.reason() or End.CANCELLED, None, None
     if isinstance(report, ExecFailed):

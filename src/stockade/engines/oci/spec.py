@@ -24,6 +24,9 @@ CONTROL_FD: Final = 3
 # a million empty files there leave so little of it that even their removal is killed.
 _DEV_BYTES: Final = 65536
 _DEV_INODES: Final = 256
+# Of 3,072 that the kernel has for all instances together (kernel.pty.max less the host's reserve):
+# one sandbox opened them all, and no other one could have a terminal.
+_PTYS: Final = 64
 
 
 def id_map(uid_base: int, owner: int) -> list[tuple[int, int, int]]:
@@ -100,7 +103,10 @@ def config(
             "destination": "/dev/pts",
             "type": "devpts",
             "source": "devpts",
-            "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"],
+            "options": [
+                *("nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
+                f"max={_PTYS}",
+            ],
         },
         *(_tmpfs(mount) for mount in plan.tmpfs if mount.path.startswith("/dev/")),
     ]
@@ -142,6 +148,8 @@ def config(
                 {"type": "user"},
                 {"type": "network", "path": netns_path},
             ],
+            # A segment that no process has attached would hold memory of the lease until its reset.
+            "sysctl": {"kernel.shm_rmid_forced": "1"},
             "seccomp": seccomp,
             "maskedPaths": list(plan.masked),
             "readonlyPaths": list(plan.readonly),

@@ -24,6 +24,7 @@ from stockade.terms.pathname import to_bytes
 from stockade.terms.plan import Kind, SandboxPlan, TreeMount
 
 SKELETON_BYTES: Final = 1 << 20
+_EMPTY: Final = "empty"
 
 
 @dataclass(slots=True)
@@ -134,7 +135,8 @@ def script(
         str(stage.parent),
         stage.name,
     )
-    out.add("mkdir", f"{stage}/rootfs", "0755")
+    for name in ("rootfs", _EMPTY):
+        out.add("mkdir", f"{stage}/{name}", "0755")
     root = f"{stage}/rootfs"
     if plan.kind is Kind.COMMAND:
         assert image is not None
@@ -156,7 +158,8 @@ def script(
             out.add("attach", slot, root, mount.path[1:])
             if mount.path == str(PurePosixPath(INSIDE).parent):
                 out.add("mkdir", root + INSIDE, "0755")
-    out.add("attach", out.clone(str(place.toolbox), ".", "rsd"), root, INSIDE[1:])
+    tools = out.clone(str(place.toolbox), ".", "rsd")
+    out.add("attach", _covered(out, str(stage), "tools", tools, None, "sd"), root, INSIDE[1:])
     _attach_trees(out, root, trees, private={mount.path for mount in plan.tmpfs})
     if plan.kind is Kind.SEARCH:
         out.add("readonly", root)
@@ -177,28 +180,47 @@ def _system(out: Script, plan: SandboxPlan, place: Place, image: SystemImage, st
     attach: list[tuple[str, str, bool]] = [(str(image.root), "", True)]
     attach += [(mount.path, mount.path[1:], mount.system) for mount in image.mounts]
     for index, (source, target, layered) in enumerate(attach):
-        lower = out.clone(source, ".", "irsd" + executable)
+        layer = None
         if plan.system_writable and layered:
             assert place.layers is not None
-            out.add("mkdir", f"{stage}/lower-{index}", "0755")
-            out.add("attach", lower, stage, f"lower-{index}")
             layer = f"{place.layers}/{index}"
-            # volatile: a throw-away layer is never synced (33 ms for 100 MB dirty without it).
-            lower = out.filesystem(
-                "overlay",
-                "sd" + executable,
-                lowerdir=f"{stage}/lower-{index}",
-                upperdir=f"{layer}/upper",
-                workdir=f"{layer}/work",
-                volatile="",
-            )
+        lower = out.clone(source, ".", "irsd" + executable)
+        slot = _covered(out, stage, str(index), lower, layer, "sd" + executable)
         if target:
-            out.add("attach", lower, root, target)
+            out.add("attach", slot, root, target)
         else:
-            out.add("attach", lower, stage, "rootfs")
+            out.add("attach", slot, stage, "rootfs")
     for path in plan.system_execute:
         # X takes noexec away again; every other attribute stays as it is on the clone's origin.
         out.add("attach", out.clone(root, path[1:], "X"), root, path[1:])
+
+
+def _covered(
+    out: Script, stage: str, name: str, lower: int, layer: str | None, letters: str
+) -> int:
+    """An overlay over files of the host, read-only without a `layer`.
+
+    Never the files themselves, also where nothing may be written: an inode that is shared with the
+    host can be watched (inotify showed which programs the host and other leases started) and locked
+    (flock(2) needs no right to write), and mountinfo would show the source's path.
+    """
+    out.add("mkdir", f"{stage}/lower-{name}", "0755")
+    out.add("attach", lower, stage, f"lower-{name}")
+    if layer is None:
+        both = f"{stage}/lower-{name}:{stage}/{_EMPTY}"  # without an upper one it takes two layers
+        return out.filesystem("overlay", "r" + letters, lowerdir=both)
+    out.add("mkdir", f"{stage}/upper-{name}", "0755")
+    # Through a mount of its own: the options are shown inside, and they name the directories.
+    out.add("attach", out.clone(layer, ".", "sd"), stage, f"upper-{name}")
+    # volatile: a throw-away layer is never synced (33 ms for 100 MB dirty without it).
+    return out.filesystem(
+        "overlay",
+        letters,
+        lowerdir=f"{stage}/lower-{name}",
+        upperdir=f"{stage}/upper-{name}/upper",
+        workdir=f"{stage}/upper-{name}/work",
+        volatile="",
+    )
 
 
 def layer_names(plan: SandboxPlan, image: SystemImage | None) -> list[str]:
