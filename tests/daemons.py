@@ -125,6 +125,7 @@ class Daemon:
         if config is not None:
             directory.chmod(0o711)
             self.config.write_text(config)
+        self.program: tuple[str, ...] = (PROGRAM,)
         self.process: subprocess.Popen[str] | None = None
         self.log: Log | None = None
 
@@ -133,7 +134,7 @@ class Daemon:
         runs first, in a mount namespace that only this daemon sees."""
         if self.log is not None:
             self.log.close()
-        command = [PROGRAM, "serve", "--config", str(self.config)]
+        command = [*self.program, "serve", "--config", str(self.config)]
         command += ["--state-dir", str(self.state), "--socket", self.socket]
         if before:
             script = f'{before} && exec "$@"'

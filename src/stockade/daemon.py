@@ -31,21 +31,31 @@ from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role
 from stockade.edge.flow_service import FlowService, Parts
 from stockade.edge.server import http, logs
-from stockade.edge.server.config import DEFAULT_CEILING, Config, Defaults, ceilings_of, peers
+from stockade.edge.server.config import (
+    DEFAULT_CEILING,
+    Config,
+    Defaults,
+    Retention,
+    ceilings_of,
+    peers,
+)
 from stockade.edge.server.http import HttpServer
 from stockade.engines.oci import image, toolbox
 from stockade.engines.oci.engine import OciEngine, Setup
 from stockade.flow.approvals import Approvals
 from stockade.flow.authority import Authority
+from stockade.flow.claims import Claims
 from stockade.flow.gate import Gate
 from stockade.flow.leases import Leases
 from stockade.flow.minting import Minter
 from stockade.flow.pipeline import Pipeline
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
+from stockade.flow.settlement import Settlement
 from stockade.flow.spending import Spending
 from stockade.flow.steps import LeaseSteps
 from stockade.flow.sweeper import Sweeper
+from stockade.flow.told import Teller
 from stockade.flow.user_ids import UID_SLOTS
 from stockade.host import cgroup, doctor, instance, leasedir, leftovers, processes
 from stockade.host.cancel import EventfdCancel
@@ -59,6 +69,7 @@ from stockade.host.workspaces import LocalWorkspaces
 from stockade.ledger import keys
 from stockade.ledger.approval_table import ApprovalTable
 from stockade.ledger.artifacts import FileArtifacts
+from stockade.ledger.claim_table import ClaimTable
 from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.fault import Code, failure
@@ -66,6 +77,7 @@ from stockade.terms.version import VERSION
 
 NO_CEILINGS: Final[Mapping[str, str]] = MappingProxyType({})
 DEFAULTS: Final = Defaults()
+RETENTION: Final = Retention()
 # Disk images are sparse files: not below /tmp, which may be memory.
 EMBEDDED: Final = Path("/var/tmp/stockade")
 LOG: Final = logging.getLogger("stockade.daemon")
@@ -101,6 +113,7 @@ def open_runtime(
     owned: Instance | None = None,
     defaults: Defaults = DEFAULTS,
     ceilings: Mapping[str, str] = NO_CEILINGS,
+    retention: Retention = RETENTION,
     clock: Callable[[], float] = time.time,
     random_hex: Callable[[int], str] = secrets.token_hex,
     fault_point: Callable[[str], None] = lambda name: None,
@@ -112,7 +125,9 @@ def open_runtime(
         if owned is None:
             owned = instance.acquire(state_dir, random_hex)
             undo.callback(owned.release)
-        return _compose(state_dir, owned, undo, defaults, ceilings, clock, random_hex, fault_point)
+        return _compose(
+            state_dir, owned, undo, defaults, ceilings, retention, clock, random_hex, fault_point
+        )
 
 
 def _compose(
@@ -121,6 +136,7 @@ def _compose(
     undo: ExitStack,
     defaults: Defaults,
     ceilings: Mapping[str, str],
+    retention: Retention,
     clock: Callable[[], float],
     random_hex: Callable[[int], str],
     fault_point: Callable[[str], None],
@@ -186,14 +202,35 @@ def _compose(
         # Ranges of user ids of different instances hardly ever meet; see docs/threat-model.md.
         uid_offset=int(owned.id, 16) % UID_SLOTS,
     )
-    sweeper = Sweeper(steps, clock=clock)
+    claims = Claims(
+        ClaimTable(ledger),
+        clock=clock,
+        boot=leasedir.current_boot(),
+        boottime=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    )
+    settlement = Settlement(
+        claims,
+        Teller(engine.describe(), clock, VERSION),
+        leases=leases,
+        engine=engine,
+        running=running,
+        artifacts=artifacts,
+    )
+    sweeper = Sweeper(
+        steps,
+        clock=clock,
+        settle=settlement.tick,
+        forget=lambda: claims.book.sweep(clock(), retention.claims_s),
+    )
     sweeper.recover()
+    settlement.recover()
     pipeline = Pipeline(
         leases=leases,
         running=running,
         sandboxes=sandboxes,
         artifacts=artifacts,
         gate=gate,
+        claims=claims,
         policy=policy,
         image_env={name: item.recipe.env for name, item in setup.images.items()},
         verify=authority.verify,
@@ -213,6 +250,7 @@ def _compose(
             spending=spending,
             approvals=approvals,
             gate=gate,
+            settlement=settlement,
             engine=engine.describe(),
             state_dir=str(state_dir),
             defaults=defaults,
@@ -311,7 +349,12 @@ def serve(config: Config) -> None:
     known = peers(config, os.getuid())
     check_host()
     ceilings = ceilings_of(config, load_policy().ceilings)
-    runtime = open_runtime(Path(config.state_dir), defaults=config.defaults, ceilings=ceilings)
+    runtime = open_runtime(
+        Path(config.state_dir),
+        defaults=config.defaults,
+        ceilings=ceilings,
+        retention=config.retention,
+    )
     try:
         limits = config.limits
         server = HttpServer(runtime.api, known, calls=limits.calls, queue=limits.queue)

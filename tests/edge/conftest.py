@@ -33,6 +33,7 @@ from stockade.edge.budget_wire import (
     Left,
     SpendReport,
 )
+from stockade.edge.claim_wire import CallList, CallRecord, CallsQuery, CallView, SettleRequest
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role, Write
@@ -55,6 +56,7 @@ from stockade.edge.wire import (
     RunRequest,
 )
 from stockade.terms.approval import ApprovalState
+from stockade.terms.claim import ClaimState
 from stockade.terms.fault import Code, Fault, Status, failure
 from stockade.terms.ids import CallRef
 from stockade.terms.ports import Tee
@@ -92,6 +94,28 @@ SPEND = SpendReport(
             budgets=[BudgetView(component="calls", total=4, spent=1)],
         )
     ],
+)
+CALL_VIEW = CallView(
+    id="cl_" + BLOCK,
+    state=ClaimState.IN_DOUBT,
+    call=CallRef(lease_id=LEASE, trajectory_id="t1", turn=1, call_id="c1", tool="run"),
+    tenant="acme",
+    created_at="2025-01-01T00:00:00Z",
+    settled_at=None,
+    settled_by=None,
+    reason="its sandbox\x1b[2J ended",
+)
+CALL_RECORD = CallRecord(
+    **dict(CALL_VIEW),
+    key=BLOCK * 2,
+    arguments={"argv": ["\x1b[2J"]},
+    request_id="rq_1",
+    generation=1,
+    workspace_version="1",
+    image="host",
+    plan_digest=None,
+    capability_chain=[BLOCK],
+    result=None,
 )
 KEYS = KeyList(keys=[KeyView(kid="k1", current=True, leases=2)])
 GATE_S = 20  # a test that waits longer than this has failed
@@ -199,6 +223,25 @@ class FakeBudgets:
 
 
 @dataclass
+class FakeClaims:
+    """One call in doubt."""
+
+    seen: list[tuple[str, object]] = field(default_factory=list)
+
+    def calls(self, peer: Peer, query: CallsQuery) -> CallList:
+        self.seen.append(("calls", query))
+        return CallList(calls=[CALL_VIEW])
+
+    def call_record(self, peer: Peer, claim_id: str) -> CallRecord:
+        self.seen.append(("call", claim_id))
+        return CALL_RECORD
+
+    def settle(self, peer: Peer, claim_id: str, request: SettleRequest) -> CallRecord:
+        self.seen.append(("settle", (claim_id, request)))
+        return CALL_RECORD
+
+
+@dataclass
 class FakeService:
     """Answers everything at once. A test replaces one verb by assigning to `on_call` and so on,
     and reads what arrived from `seen`."""
@@ -206,6 +249,7 @@ class FakeService:
     seen: list[tuple[str, Any]] = field(default_factory=list)
     authority: FakeAuthority = field(default_factory=FakeAuthority)
     budgets: FakeBudgets = field(default_factory=FakeBudgets)
+    claims: FakeClaims = field(default_factory=FakeClaims)
     contexts: list[Context] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     artifact: bytes = bytes(range(256)) * 32

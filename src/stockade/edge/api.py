@@ -11,7 +11,14 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from stockade.edge import routes_authority, routes_budget, routes_calls, routes_info, routes_leases
+from stockade.edge import (
+    routes_authority,
+    routes_budget,
+    routes_calls,
+    routes_claims,
+    routes_info,
+    routes_leases,
+)
 from stockade.edge.exchange import (
     FRAMES_TYPE,
     TOKEN_HEADER,
@@ -37,6 +44,7 @@ _ROUTER: Final = Router(
     + routes_info.ROUTES
     + routes_authority.ROUTES
     + routes_budget.ROUTES
+    + routes_claims.ROUTES
 )
 
 

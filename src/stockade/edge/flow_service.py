@@ -18,6 +18,7 @@ from stockade.decide.authorize import authorize, path_scope
 from stockade.edge.authority_service import AuthorityService
 from stockade.edge.bodies import check
 from stockade.edge.budget_service import BudgetService
+from stockade.edge.claim_service import ClaimService
 from stockade.edge.doctor import doctor_report
 from stockade.edge.exchange import Write
 from stockade.edge.server.config import Defaults
@@ -45,6 +46,7 @@ from stockade.flow.leases import Leases
 from stockade.flow.minting import Minter
 from stockade.flow.pipeline import Pipeline, ToolRequest
 from stockade.flow.running import Running
+from stockade.flow.settlement import Settlement
 from stockade.flow.spending import Spending
 from stockade.terms.call import Permit, Right
 from stockade.terms.fault import Code, Status, failure
@@ -81,6 +83,7 @@ class Parts:
     spending: Spending
     approvals: Approvals
     gate: Gate
+    settlement: Settlement
     engine: EngineRef
     state_dir: str
     defaults: Defaults
@@ -94,6 +97,7 @@ class FlowService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.authority = AuthorityService(parts.authority, parts.clock)
+        self.claims = ClaimService(parts.settlement, parts.leases)
         self.budgets = BudgetService(
             parts.spending, parts.approvals, parts.authority, parts.leases, parts.clock
         )
@@ -109,6 +113,7 @@ class FlowService:
                 call_id=request.call_id,
                 tenant=context.peer.tenant,
                 token=_token(context),
+                idempotency_key=request.idempotency_key,
             )
         )
 
@@ -128,6 +133,7 @@ class FlowService:
                 token=_token(context),
                 tee=tee,
                 stdin=stdin,
+                idempotency_key=request.idempotency_key,
             )
         )
 

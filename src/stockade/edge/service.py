@@ -25,6 +25,7 @@ from stockade.edge.budget_wire import (
     ApprovalView,
     SpendReport,
 )
+from stockade.edge.claim_wire import CallList, CallRecord, CallsQuery, SettleRequest
 from stockade.edge.exchange import Peer, Write
 from stockade.edge.wire import (
     ArtifactRange,
@@ -66,6 +67,14 @@ class BudgetVerbs(Protocol):
     ) -> ApprovalView: ...
 
 
+class ClaimVerbs(Protocol):
+    """Calls that were made. Each method knows itself who may see and settle which."""
+
+    def calls(self, peer: Peer, query: CallsQuery) -> CallList: ...
+    def call_record(self, peer: Peer, claim_id: str) -> CallRecord: ...
+    def settle(self, peer: Peer, claim_id: str, request: SettleRequest) -> CallRecord: ...
+
+
 class AuthorityVerbs(Protocol):
     """Keys and revocation. Each method knows itself who may call it."""
 
@@ -81,6 +90,8 @@ class Service(Protocol):
     def authority(self) -> AuthorityVerbs: ...
     @property
     def budgets(self) -> BudgetVerbs: ...
+    @property
+    def claims(self) -> ClaimVerbs: ...
     def call(self, context: Context, request: CallRequest) -> ToolResult: ...
     def run(self, context: Context, request: RunRequest, tee: Tee, stdin: int | None) -> ToolResult:
         """`tee` gets every byte while it is read, and blocks while the client is slow. `stdin`

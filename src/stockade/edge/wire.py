@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
 
+from stockade.decide.idempotency import KEY_PATTERN
 from stockade.terms.base import MAX_INTEGER, Model
 from stockade.terms.ids import ArtifactId, CallId, LeaseId, Name, Tenant, Trajectory
 from stockade.terms.result import Error, ToolResult
@@ -25,17 +26,21 @@ LeaseRef = Annotated[str, StringConstraints(pattern=LEASE_REF_PATTERN)]
 HostPath = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Millis = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
 Seconds = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
+Key = Annotated[str, StringConstraints(pattern=KEY_PATTERN)]
 Turn = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 
 
 class CallRequest(Model):
-    """One tool call. `turn` and `call_id` are the caller's own and name it in its trajectory."""
+    """One tool call. `turn` and `call_id` are the caller's own and name it in its trajectory: one
+    that is sent again is not run again. `idempotency_key` is what the caller takes the call's key
+    to be (docs/design.md); another one is refused."""
 
     tool: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     arguments: dict[str, JsonValue]
     lease: LeaseRef
     turn: Turn | None = None
     call_id: CallId | None = None
+    idempotency_key: Key | None = None
 
 
 class RunRequest(Model):
@@ -47,6 +52,7 @@ class RunRequest(Model):
     timeout_ms: Millis | None = None
     turn: Turn | None = None
     call_id: CallId | None = None
+    idempotency_key: Key | None = None
 
 
 class CancelRequest(Model):

@@ -4,6 +4,8 @@
     6 sandbox              7 run            8 shape                  9 settle      10 reply (the edge)
 
 Between 4 and 5 is the gate (flow.gate): a person's approval where one is needed, and the budgets.
+A call whose name is done already gets its stored result before it (`claims`). A read has no claim;
+its record is kept when it is done.
 
 A stage that refuses raises `Failure`; it becomes a result here and nowhere else, and no other
 exception leaves. Until stage 7 begins nothing has happened, so an unexpected fault is
@@ -19,47 +21,34 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
-
-from pydantic import JsonValue
 
 from stockade.decide.authorize import authorize, path_scope
 from stockade.decide.policy import Policy
+from stockade.decide.replay import check_replay
+from stockade.flow.calls import Prepared, claim_of, name_call, patience_s, replayed
+from stockade.flow.calls import ToolRequest as ToolRequest
+from stockade.flow.claims import Claims, Slot
 from stockade.flow.gate import NOTHING_RAN, Gate
 from stockade.flow.leases import Leases
 from stockade.flow.plans import Plans
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
 from stockade.flow.spending import Bill
-from stockade.terms.call import EditOperation, ExecOperation, Operation, Permit, ViewOperation
+from stockade.terms.call import EditOperation, ExecOperation, Permit, ViewOperation
 from stockade.terms.fault import Code, Failure, Fault
 from stockade.terms.ids import CallRef
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.outcome import EditOutcome, ExecOutcome, ViewOutcome
 from stockade.terms.plan import Kind, SandboxPlan
-from stockade.terms.ports import ArtifactStore, CancelSignal, Clock, ExecContext, Tee
+from stockade.terms.ports import ArtifactStore, CancelSignal, Clock, ExecContext
 from stockade.terms.result import EngineRef, Provenance, ToolResult
 from stockade.tools import catalog, shape
 from stockade.tools.definition import MAX_ARTIFACT_BYTES, AnyTool, CallLimits
+from stockade.tools.settle import Probe
 
 _log: Final = logging.getLogger("stockade.call")
-
-
-@dataclass(frozen=True, slots=True)
-class ToolRequest:
-    """A call as the edge received it. `tenant` is the peer's, None for an operator; `token` None
-    means that the peer has the daemon's own uid and acts under the lease's capability."""
-
-    request_id: str
-    lease: str
-    tool: str
-    arguments: Mapping[str, JsonValue]
-    turn: int | None
-    call_id: str | None
-    tenant: str | None
-    token: str | None
-    tee: Tee | None = None
-    stdin: int | None = None
 
 
 @dataclass(slots=True)
@@ -88,6 +77,7 @@ class Pipeline:
         sandboxes: Sandboxes,
         artifacts: ArtifactStore,
         gate: Gate,
+        claims: Claims,
         policy: Policy,
         image_env: Mapping[str, Mapping[str, str]],
         verify: Callable[[str, float], Permit],
@@ -103,6 +93,7 @@ class Pipeline:
         self._sandboxes = sandboxes
         self._artifacts = artifacts
         self._gate = gate
+        self._claims = claims
         self._plans = Plans(policy, image_env)
         self._verify = verify
         self._engine = engine
@@ -112,8 +103,14 @@ class Pipeline:
 
     def call(self, request: ToolRequest) -> ToolResult:
         progress = _Progress(self._clock())
+        return self._answered(request, progress, lambda: self._stages(request, progress))
+
+    def _answered(
+        self, request: ToolRequest, progress: _Progress, stages: Callable[[], ToolResult]
+    ) -> ToolResult:
+        """Every fault as a result."""
         try:
-            return self._stages(request, progress)
+            return stages()
         except Failure as error:
             return self._refuse(request, progress, error.fault)
         except Exception:
@@ -127,63 +124,84 @@ class Pipeline:
         arguments, progress.coerced = catalog.parse_arguments(tool, request.arguments)
         self._fault_point("parsed")
         record = progress.lease = self._leases.show(request.tenant, request.lease)
+        named = name_call(request, tool, record)
         token = record.token if request.token is None else request.token
         permit = progress.permit = self._verify(token, self._clock())
+        record = progress.lease = self._leases.admit(record.id, permit)
+        values = arguments.model_dump(mode="json")
+        authorize(permit, tool.name, tool.rights(arguments), values, record)
+        operation = tool.operation(arguments, self._limits(record, permit))
+        if isinstance(operation, ExecOperation):
+            progress.plan, progress.digest = self._plans.plan(record, permit, operation.kind)
+        call = Prepared(named, tool, arguments, values, record, permit, operation, progress.digest)
+        self._fault_point("compiled")
+        if tool.probe is Probe.NONE:
+            result = self._answered(
+                request, progress, lambda: self._carried(request, progress, call, None)
+            )
+            self._claims.note(claim_of(request, call, self._claims), result)
+            return result
+        with self._claims.hold(named.id, named.key, patience_s(operation)) as slot:
+            if slot.done is not None:
+                scope = path_scope(permit, tool.name)
+                check_replay(permit, scope, progress.digest, slot.done, record.id)
+                return replayed(slot.done, request.request_id)
+            slot.record = claim_of(request, call, self._claims)
+            result = self._answered(
+                request, progress, lambda: self._carried(request, progress, call, slot)
+            )
+            self._fault_point("shaped")
+            slot.settle(result)
+            self._fault_point("settled")
+        return result
+
+    def _carried(
+        self, request: ToolRequest, progress: _Progress, call: Prepared, slot: Slot | None
+    ) -> ToolResult:
+        """Stages 5 to 8, in one of the lease's places."""
+        permit, operation, tool = call.permit, call.operation, call.tool
         with self._running.enter(
-            record.id,
+            call.lease.id,
             request.request_id,
             request.call_id,
             permit.grant.per_lease.parallel,
             request.turn,
             permit.chain,
         ) as cancel:
-            record = progress.lease = self._leases.admit(record.id, permit)
-            values = arguments.model_dump(mode="json")
-            authorize(permit, tool.name, tool.rights(arguments), values, record)
-            limits = self._limits(record, permit)
-            operation = tool.operation(arguments, limits)
-            if isinstance(operation, ExecOperation):
-                progress.plan, progress.digest = self._plans.plan(record, permit, operation.kind)
-            self._fault_point("compiled")
+            record = progress.lease = self._leases.admit(call.lease.id, permit)
             with self._gate.open(
-                permit, record, tool.name, values, command=progress.plan is not None
+                permit, record, tool.name, call.values, command=progress.plan is not None
             ) as bill:
                 progress.bill = bill
                 self._fault_point("admitted")
-                self._claim()
-                outcome = self._carry_out(request, progress, record, permit, operation, cancel)
+                if slot is not None and isinstance(operation, ExecOperation):
+                    slot.begin()
+                self._fault_point("claimed")
+                outcome = self._carry_out(request, progress, record, call, cancel, slot)
                 self._fault_point("ran")
-                shaped = tool.shape(arguments, outcome)
+                shaped = tool.shape(call.arguments, outcome)
                 if shaped.status in NOTHING_RAN:
                     bill.give_back()
                 else:
                     bill.end(outcome.cpu_ms if isinstance(outcome, ExecOutcome) else 0)
-            result = shape.shape_result(
+            return shape.shape_result(
                 shaped,
                 self._frame(request, progress),
                 outcome if isinstance(outcome, ExecOutcome) else None,
                 operation.timeout_ms if isinstance(operation, ExecOperation) else None,
             )
-            self._settle()
-            self._fault_point("settled")
-        return result
-
-    def _claim(self) -> None:
-        """Stage 5. Nothing is recorded: a repeated call id runs again (SPEC.md says so)."""
-
-    def _settle(self) -> None:
-        """Stage 9. Nothing is recorded."""
 
     def _carry_out(
         self,
         request: ToolRequest,
         progress: _Progress,
         record: LeaseRecord,
-        permit: Permit,
-        operation: Operation,
+        call: Prepared,
         cancel: CancelSignal,
+        slot: Slot | None,
     ) -> ExecOutcome | ViewOutcome | EditOutcome:
         """Stages 6 and 7."""
+        permit, operation = call.permit, call.operation
         workspace = self._leases.workspace(record)
         scope = path_scope(permit, request.tool)
         bill = progress.bill
@@ -192,7 +210,9 @@ class Pipeline:
         if isinstance(operation, ViewOperation):
             return workspace.files.view(operation, scope)
         if isinstance(operation, EditOperation):
-            return workspace.files.edit(operation, scope)
+            assert slot is not None
+            begun = partial(self._foreseen, progress, slot)
+            return workspace.files.edit(operation, scope, begun)
         if operation.searches is not None:
             workspace.files.look(operation.searches, scope)
         assert progress.plan is not None
@@ -204,6 +224,7 @@ class Pipeline:
             tee=request.tee,
             stdin=request.stdin,
             cpu=bill.meter,
+            starting=None if slot is None else partial(self._starting, slot),
         )
         at_most = permit.grant.per_lease.sandboxes
         with self._sandboxes.use(
@@ -213,6 +234,16 @@ class Pipeline:
             progress.effect_began = bill.runs = True
             outcome = sandbox.execute(operation, context)
         return outcome if bill.shortage is None else replace(outcome, shortage=bill.shortage)
+
+    def _foreseen(self, progress: _Progress, slot: Slot, edit: EditOutcome) -> None:
+        """Stage 5 of an edit: what it is going to do is known here, and nothing is done yet."""
+        slot.foresee(edit)
+        progress.effect_began = True
+        self._fault_point("foreseen")
+
+    def _starting(self, slot: Slot, sandbox: str, guest_call: str) -> None:
+        slot.started(sandbox, guest_call)
+        self._fault_point("starting")
 
     def _limits(self, record: LeaseRecord, permit: Permit) -> CallLimits:
         env: tuple[tuple[str, str], ...] = ()

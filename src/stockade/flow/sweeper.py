@@ -33,12 +33,21 @@ class Sweeper:
     """`start` and `stop` once each; `recover` and `tick` are for the thread and for tests."""
 
     def __init__(
-        self, steps: LeaseSteps, *, clock: Clock, wait: Callable[[float], bool] | None = None
+        self,
+        steps: LeaseSteps,
+        *,
+        clock: Clock,
+        wait: Callable[[float], bool] | None = None,
+        settle: Callable[[], None] = lambda: None,
+        forget: Callable[[], None] = lambda: None,
     ) -> None:
-        """`wait(seconds)` returns early, with True, when `stop` was called; it is an Event's wait
+        """`settle` is called at each look, for calls that were cut off; `forget` now and then, for
+        claims that are kept no longer. `wait(seconds)` returns early, with True, when `stop` was called; it is an Event's wait
         unless a test brings its own."""
         self._steps = steps
         self._clock = clock
+        self._settle = settle
+        self._forget = forget
         self._stopping = threading.Event()
         self._wait = wait or self._stopping.wait
         self._thread = threading.Thread(target=self._run, name="stockade-sweeper", daemon=True)
@@ -81,6 +90,8 @@ class Sweeper:
             if due:
                 self._swept_at = now
                 self._sweep()
+            self._settle()
+            self._steps.ledger.tidy()
         except Exception as error:
             _log.error("sweeper failed, to be repeated: %s", error)
 
@@ -125,6 +136,7 @@ class Sweeper:
         steps = self._steps
         try:
             steps.ledger.sweep(self._clock())
+            self._forget()
         except Exception as error:
             _log.warning("sweep of the ledger failed, to be repeated: %s", error)
         return (

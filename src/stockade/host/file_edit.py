@@ -5,7 +5,8 @@ build the new content, write it to a new inode, see that no program has the file
 (file_writers) and that the name still leads to the file that was read, unchanged, and let the two
 change places (file_replace). Programs inside take no lock of ours: when one wrote meanwhile the edit
 begins again, and after eight times it is a version_conflict, as it is while a program keeps the
-file open for writing. A refusal touches nothing, not even the time of change.
+file open for writing. A refusal touches nothing, not even the time of change. What the edit is going
+to do is known before it is seen that nobody wrote, and is told then, to be recorded.
 
 The file needs a write bit for its owner (else read_only_file); its directory does not, because the
 edit stands for a write to the file. `allow_multiple` replaces every match from left to right
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from typing import Final
 
 from stockade.host.file_content import (
@@ -45,14 +47,17 @@ ATTEMPTS: Final = 8
 LISTED_LINES: Final = 20
 
 
-def edit_file(resolved: Resolved, operation: EditOperation) -> EditOutcome:
-    """Carry out `operation` on the resolved file; the caller holds its lock.
+def edit_file(
+    resolved: Resolved, operation: EditOperation, before: Callable[[EditOutcome], None]
+) -> EditOutcome:
+    """Carry out `operation` on the resolved file; the caller holds its lock. `before` is told of
+    each try what it is about to do.
 
     Raises Failure: not_found, not_a_regular_file, not_a_text_file, read_only_file,
     file_too_large, version_conflict, no_match, multiple_matches; OSError.
     """
     for _ in range(ATTEMPTS):
-        outcome = _attempt(resolved, operation)
+        outcome = _attempt(resolved, operation, before)
         if outcome is not None:
             return outcome
     raise failure(
@@ -61,7 +66,9 @@ def edit_file(resolved: Resolved, operation: EditOperation) -> EditOutcome:
     )
 
 
-def _attempt(resolved: Resolved, operation: EditOperation) -> EditOutcome | None:
+def _attempt(
+    resolved: Resolved, operation: EditOperation, before: Callable[[EditOutcome], None]
+) -> EditOutcome | None:
     """One try; None when the file changed under it."""
     fd, state = open_regular(resolved)
     try:
@@ -87,6 +94,11 @@ def _attempt(resolved: Resolved, operation: EditOperation) -> EditOutcome | None
             replacement.write(edited)
             replacement.copy_metadata(fd, state)
             replacement.stage()
+            places = find_separate(content, old, operation.max_diff_bytes)
+            path = to_text(resolved.path)
+            diff, cut = edit_diff(path, content, Swap(old, new, places), operation.max_diff_bytes)
+            outcome = EditOutcome(path, count, version, version_of(edited), diff, cut)
+            before(outcome)
             writers = Writers(fd)
             if not writers.shut_out() or not still_same(resolved, state):
                 return None
@@ -96,10 +108,7 @@ def _attempt(resolved: Resolved, operation: EditOperation) -> EditOutcome | None
                 return None
     finally:
         os.close(fd)
-    places = find_separate(content, old, operation.max_diff_bytes)
-    path = to_text(resolved.path)
-    diff, cut = edit_diff(path, content, Swap(old, new, places), operation.max_diff_bytes)
-    return EditOutcome(path, count, version, version_of(edited), diff, cut)
+    return outcome
 
 
 def require_writable(state: os.stat_result, path: bytes) -> None:

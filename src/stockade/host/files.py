@@ -68,7 +68,12 @@ class LeaseFiles:
 
         return self._on(operation.path, scope, "read", work)
 
-    def edit(self, operation: EditOperation, scope: PathScope) -> EditOutcome:
+    def edit(
+        self,
+        operation: EditOperation,
+        scope: PathScope,
+        before: Callable[[EditOutcome], None] = lambda outcome: None,
+    ) -> EditOutcome:
         """Raises Failure: as `LeaseRoot.resolve` and `edit_file`; no_change, invalid_argument
         (an empty old text)."""
         if not operation.old:
@@ -78,7 +83,7 @@ class LeaseFiles:
 
         def work(resolved: Resolved) -> EditOutcome:
             with self._locks.hold(resolved.path):
-                return edit_file(resolved, operation)
+                return edit_file(resolved, operation, before)
 
         return self._on(operation.path, scope, "write", work)
 

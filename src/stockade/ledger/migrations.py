@@ -99,7 +99,50 @@ _V4: Final = (
     " WHERE state <> 'released' AND shares IS NULL",
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4)
+# The record under a call's name. `sequence` orders them; times of the wall clock may step.
+# `forget_at_s` is set once the claim's lease is released.
+_V5: Final = (
+    """
+    CREATE TABLE claim (
+        sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        key TEXT NOT NULL,
+        state TEXT NOT NULL,
+        tenant TEXT NOT NULL,
+        trajectory TEXT NOT NULL,
+        turn INTEGER,
+        call_id TEXT NOT NULL,
+        tool TEXT NOT NULL,
+        arguments TEXT NOT NULL,
+        lease_id TEXT NOT NULL,
+        generation INTEGER NOT NULL,
+        workspace_version INTEGER NOT NULL,
+        image TEXT NOT NULL,
+        plan_digest TEXT,
+        chain TEXT NOT NULL,
+        request_id TEXT NOT NULL,
+        boot TEXT NOT NULL,
+        until_boot_s REAL NOT NULL,
+        created_at_s REAL NOT NULL,
+        wall_limit_ms INTEGER,
+        sandbox TEXT,
+        guest_call TEXT,
+        foreseen TEXT,
+        settled_at_s REAL,
+        settled_by TEXT,
+        reason TEXT,
+        result TEXT,
+        forget_at_s REAL
+    ) STRICT
+    """,
+    "CREATE INDEX claim_open ON claim (sequence) WHERE state IN ('in_flight', 'in_doubt')",
+    "CREATE INDEX claim_lease ON claim (lease_id, sequence)",
+    "CREATE INDEX claim_forget ON claim (forget_at_s) WHERE forget_at_s IS NOT NULL",
+    # Released, and the claims do not say yet until when they are kept.
+    "CREATE TABLE released_lease (lease_id TEXT PRIMARY KEY) STRICT",
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4, _V5)
 CURRENT: Final = len(MIGRATIONS)
 
 

@@ -3,7 +3,12 @@
 One connection writes, guarded by a lock, every method one transaction with `synchronous = FULL`: a
 lease that was answered for is there after a power cut (0.24 ms a transaction). One connection only
 reads, under a lock of its own, so that a call that looks its lease up does not wait for another
-lease's fsync; WAL lets it see every transaction that has been committed before.
+lease's fsync; WAL lets it see every transaction that has been committed before. Claims, of which
+there are two for each call, share commits (`commits`).
+
+The log is checkpointed by `tidy`, once a second, and not by whichever commit fills it: that one
+would wait for it. So the log begins anew again and again and stays short, and nearly every commit
+writes over old blocks (0.4 ms; one that makes the file longer commits in ext4, too: 2.7 ms).
 
 The partial unique indexes over leases that are not released are what makes `create` idempotent and
 keeps two leases from sharing a range of user ids, whatever the flow above does.
@@ -16,18 +21,25 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from stockade.ledger import revocations
+from stockade.ledger.commits import Commits
 from stockade.ledger.migrations import migrate
 from stockade.ledger.rows import COLUMNS, Cell, from_row, to_row
 from stockade.terms.authority import Revocation
 from stockade.terms.fault import Code, failure
 from stockade.terms.lease import LeaseRecord, LeaseState
 
+T = TypeVar("T")
+
 BUSY_MS: Final = 5000
+# Where `tidy` does not keep up SQLite checkpoints by itself: 64 MiB of log.
+_LOG_PAGES: Final = 16_384
+# Above this much log a checkpoint that was overtaken by commits is finished under the lock.
+_LONG_LOG_PAGES: Final = 1000
 # A call may go on after its token's end, and the host's clock may be set back; neither may find
 # that what was spent is forgotten.
 SPEND_KEPT_S: Final = 24 * 3600
@@ -38,6 +50,8 @@ _CHANGES: Final = ", ".join(f"{name} = :{name}" for name in COLUMNS if name != "
 _SELECT: Final = f"SELECT {_NAMES} FROM lease"  # noqa: S608
 _INSERT: Final = f"INSERT INTO lease ({_NAMES}) VALUES ({_VALUES})"  # noqa: S608
 _UPDATE: Final = f"UPDATE lease SET {_CHANGES} WHERE id = :id"  # noqa: S608
+# For the claims of its calls (claim_table), which outlive it.
+_RELEASED: Final = "INSERT OR IGNORE INTO released_lease (lease_id) VALUES (?)"
 
 
 class SqliteLedger:
@@ -60,9 +74,11 @@ class SqliteLedger:
                 _check(self._writer)
                 self._reader = _open(path)
                 self._reader.execute("PRAGMA query_only = ON")
+                self._checkpointer = _open(path)
             except BaseException:
                 self._writer.close()
                 raise
+        self._commits = Commits(self._writer, self._write_lock)
 
     def add_lease(self, record: LeaseRecord) -> None:
         """Raises Failure(key_reused) if its id, name or user ids belong to another lease."""
@@ -83,6 +99,8 @@ class SqliteLedger:
             with self.transaction() as connection:
                 if connection.execute(_UPDATE, to_row(record)).rowcount != 1:
                     raise failure(Code.INTERNAL, f"lease {record.id} is not in the ledger")
+                if record.state is LeaseState.RELEASED:
+                    connection.execute(_RELEASED, (record.id,))
             self._remember(record)
 
     def lease(self, lease_id: str) -> LeaseRecord | None:
@@ -145,10 +163,33 @@ class SqliteLedger:
                 " (SELECT id FROM lease WHERE state <> 'released')"
             )
 
+    def tidy(self) -> None:
+        """Write what waits, and let the log begin anew. Called once a second, by one thread."""
+        with _translated():
+            self._commits.flush()
+            checkpoint = "PRAGMA wal_checkpoint(PASSIVE)"
+            log = self._checkpointer.execute(checkpoint).fetchone()[1]
+            if log > _LONG_LOG_PAGES:
+                with self._write_lock:
+                    self._writer.execute(checkpoint)
+
     def close(self) -> None:
         with self._write_lock, self._read_lock, _translated():
+            self._commits.flush()
+            self._checkpointer.close()
             self._reader.close()
             self._writer.close()
+
+    def commit(self, write: Callable[[sqlite3.Connection], T], *, durable: bool = True) -> T:
+        """What `write` gives, once it is committed together with those of other threads;
+        power-safe if `durable`. Raises what it raises, and Failure(storage_unavailable)."""
+        with _translated():
+            return self._commits.run(write, durable=durable)
+
+    def commit_later(self, write: Callable[[sqlite3.Connection], object]) -> None:
+        """Some time soon: with another commit, at the next `tidy`, or at `close`."""
+        with _translated():
+            self._commits.later(write)
 
     def _remember(self, record: LeaseRecord) -> None:
         """Released leases are not asked for again."""
@@ -186,6 +227,7 @@ def _open(path: str) -> sqlite3.Connection:
     try:
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
     except BaseException:
         connection.close()
         raise

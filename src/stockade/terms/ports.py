@@ -14,6 +14,7 @@ from typing import BinaryIO, Protocol
 from stockade.terms.approval import ApprovalRecord, ApprovalState
 from stockade.terms.authority import Revocation
 from stockade.terms.call import EditOperation, ExecOperation, ViewOperation
+from stockade.terms.claim import ClaimRecord, ClaimState, Evidence
 from stockade.terms.grant import Check
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.outcome import CapturedArtifact, EditOutcome, End, ExecOutcome, ViewOutcome
@@ -84,7 +85,11 @@ class CpuMeter(Protocol):
 class ExecContext:
     """What an execution is given beside its operation. `stdin` is a descriptor or None (empty).
     `deadline` of the lease is watched by the flow through `cancel`. With `cpu` nothing of the call
-    may outlive it: what it leaves running would use time that nobody accounts for."""
+    may outlive it: what it leaves running would use time that nobody accounts for.
+
+    `starting(sandbox, call)` is called before a command is given to a sandbox, and again if that
+    one turns out not to have read it: the names under which `Engine.evidence` knows it later. What
+    it raises ends the call, and nothing has run."""
 
     lease_id: str
     cancel: CancelSignal
@@ -92,6 +97,7 @@ class ExecContext:
     tee: Tee | None = None
     stdin: int | None = None
     cpu: CpuMeter | None = None
+    starting: Callable[[str, str], None] | None = None
 
 
 class Sandbox(Protocol):
@@ -129,6 +135,10 @@ class Engine(Protocol):
         """Raises Failure(unenforceable) when a part of the plan can't be enforced here."""
 
     def create(self, tree: LeaseTree, plan: SandboxPlan, digest: str) -> Sandbox: ...
+    def evidence(self, sandbox: str, call: str) -> Evidence:
+        """What is known of a command that an earlier process gave to a sandbox, by the names that
+        `ExecContext.starting` was called with. Raises Failure when it can't be looked at now."""
+
     def release(self, lease_id: str) -> None:
         """Remove what the lease's sandboxes shared. Every sandbox of it is closed."""
 
@@ -172,7 +182,15 @@ class Files(Protocol):
     """File tools on the host below an openat2 root. Authority is checked on the resolved path."""
 
     def view(self, operation: ViewOperation, scope: PathScope) -> ViewOutcome: ...
-    def edit(self, operation: EditOperation, scope: PathScope) -> EditOutcome: ...
+    def edit(
+        self,
+        operation: EditOperation,
+        scope: PathScope,
+        before: Callable[[EditOutcome], None] = ...,
+    ) -> EditOutcome:
+        """`before` is called with what the edit is about to do, before it does it; again when the
+        file was changed meanwhile. What it raises ends the edit, and nothing has changed."""
+
     def look(self, path: str, scope: PathScope) -> None:
         """Raises Failure for a path that `view` would refuse, directories excepted."""
 
@@ -235,6 +253,9 @@ class Ledger(Protocol):
         """Every lease whose `shares` is this one and that is not released, oldest first."""
 
     def next_uid_slot(self) -> int: ...
+    def tidy(self) -> None:
+        """What keeps it fast; called once a second, by one thread."""
+
     def sweep(self, now_s: float) -> None:
         """Forget sums of blocks that ended long before, and approvals of leases that ended."""
 
@@ -284,6 +305,47 @@ class ApprovalBook(Protocol):
 
     def give_back(self, approval_id: str) -> None:
         """Used becomes granted: its call did not start."""
+
+
+class ClaimBook(Protocol):
+    """Durable claims, by the call's name. Every method is one transaction; raises
+    Failure(storage_unavailable)."""
+
+    def get(self, claim_id: str) -> ClaimRecord | None: ...
+    def begin(self, record: ClaimRecord) -> None:
+        """Power-safe when it returns. Takes the place of a claim that was not executed, and of the
+        same call's own."""
+
+    def started(self, claim_id: str, sandbox: str, guest_call: str) -> None:
+        """Outlives this process, and not the host: after a power cut no sandbox is left that it
+        could name."""
+
+    def settle(
+        self,
+        claim_id: str,
+        state: ClaimState,
+        *,
+        at_s: float,
+        by: str,
+        result: str | None,
+        reason: str | None = None,
+    ) -> bool:
+        """End an unsettled claim; False, and nothing, when there is none. Power-safe unless nothing
+        was executed."""
+
+    def put(self, record: ClaimRecord) -> None:
+        """Write a settled call that had no claim. Power-safe."""
+
+    def note(self, record: ClaimRecord) -> None:
+        """Write a finished read some time soon. Never waits for a disk, save every hundredth."""
+
+    def list(
+        self, tenant: str | None, lease_id: str | None, states: Sequence[ClaimState], at_most: int
+    ) -> Sequence[ClaimRecord]:
+        """The newest, oldest first, without results."""
+
+    def sweep(self, now_s: float, kept_s: float) -> None:
+        """Write what waits, and forget claims of leases that were released `kept_s` ago."""
 
 
 Clock = Callable[[], float]  # seconds since the epoch

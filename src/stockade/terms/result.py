@@ -31,6 +31,7 @@ class Warn(StrEnum):
     NEAR_LIMIT = "near_limit"
     NOT_REPRODUCIBLE = "not_reproducible"
     NOT_DEDUPLICATED = "not_deduplicated"
+    SETTLED = "settled"
 
 
 class Exit(Model):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from stockade.host.cancel import EventfdCancel
 from stockade.terms.call import ExecOperation
+from stockade.terms.claim import Evidence, Unknown
 from stockade.terms.fault import Code, Failure, Fault, failure
 from stockade.terms.grant import Tier
 from stockade.terms.outcome import Captured, End, ExecOutcome
@@ -43,8 +44,8 @@ class Script:
 
 
 class FakeEngine:
-    """Implements `terms.ports.Engine`. Points: engine.create, engine.release, sandbox.execute,
-    sandbox.close; each before the step."""
+    """Implements `terms.ports.Engine`. Points: engine.create, engine.evidence, engine.release,
+    sandbox.execute, sandbox.close; each before the step. `left` is what `evidence` answers with."""
 
     def __init__(self, directory: str, clock: ManualClock, point: Point = unarmed) -> None:
         self.directory = directory
@@ -52,6 +53,8 @@ class FakeEngine:
         self.point = point
         self.scripts: dict[bytes, Script] = {}
         self.created: list[FakeSandbox] = []
+        # What an earlier process left, by the names of sandbox and call.
+        self.left: dict[tuple[str, str], Evidence] = {}
         os.makedirs(directory, exist_ok=True)
 
     def describe(self) -> EngineRef:
@@ -67,9 +70,14 @@ class FakeEngine:
         self.point("engine.create")
         self.check(plan)
         os.makedirs(os.path.join(self.directory, tree.lease_id), exist_ok=True)
-        sandbox = FakeSandbox(self, self._clock, tree.lease_id, digest)
+        name = f"sandbox-{len(self.created)}"
+        sandbox = FakeSandbox(self, self._clock, tree.lease_id, digest, name)
         self.created.append(sandbox)
         return sandbox
+
+    def evidence(self, sandbox: str, call: str) -> Evidence:
+        self.point("engine.evidence")
+        return self.left.get((sandbox, call), Unknown())
 
     def release(self, lease_id: str) -> None:
         self.point("engine.release")
@@ -91,8 +99,12 @@ class FakeEngine:
 class FakeSandbox:
     """Implements `terms.ports.Sandbox`."""
 
-    def __init__(self, engine: FakeEngine, clock: ManualClock, lease_id: str, digest: str) -> None:
+    def __init__(
+        self, engine: FakeEngine, clock: ManualClock, lease_id: str, digest: str, name: str
+    ) -> None:
         self.lease_id = lease_id
+        self.name = name
+        self.started: list[bytes] = []
         self._engine = engine
         self._clock = clock
         self._digest = digest
@@ -115,6 +127,9 @@ class FakeSandbox:
                 raise failure(Code.SANDBOX_UNAVAILABLE, "the sandbox is closed")
             if script.refused is not None:
                 raise Failure(script.refused)
+            if context.starting is not None:
+                context.starting(self.name, str(len(self.started)))
+            self.started.append(operation.argv[-1])
             self._running += 1
         try:
             return self._run(script, operation, context)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,21 +20,25 @@ from stockade.decide.policy import Policy
 from stockade.decide.tokens import SECRET_BYTES, KeyRing
 from stockade.flow.approvals import Approvals
 from stockade.flow.authority import Authority
+from stockade.flow.claims import Claims
 from stockade.flow.gate import Gate
 from stockade.flow.lease_request import LeaseRequest
 from stockade.flow.leases import Leases
 from stockade.flow.minting import Minter
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
+from stockade.flow.settlement import Settlement
 from stockade.flow.spending import Spending
 from stockade.flow.steps import LeaseSteps
 from stockade.flow.sweeper import Sweeper
+from stockade.flow.told import Teller
 from stockade.host.cancel import EventfdCancel
 from stockade.host.file_locks import FileLocks
 from stockade.host.files import LeaseFiles
 from stockade.host.policy_files import load_policy
 from stockade.ledger.approval_table import ApprovalTable
 from stockade.ledger.artifacts import FileArtifacts
+from stockade.ledger.claim_table import ClaimTable
 from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.authority import RootKeys
@@ -49,6 +54,7 @@ from stockade.testing.faults import Point, unarmed
 KID: Final = "k1"
 TENANT: Final = "acme"
 PROCESSORS: Final = 2
+KEPT_S: Final = 7 * 24 * 3600.0
 
 
 class PointedLedger(SqliteLedger):
@@ -87,6 +93,8 @@ class House:
     approvals: Approvals
     spending: Spending
     gate: Gate
+    claims: Claims
+    settlement: Settlement
 
     def request(self, trajectory: str = "run-1", **changes: object) -> LeaseRequest:
         """A plain request of the tenant `TENANT`."""
@@ -121,8 +129,10 @@ def open_house(
     clock: ManualClock | None = None,
     point: Point = unarmed,
     ceiling: Callable[[CeilingFile], CeilingFile] = lambda given: given,
+    boot: str = "boot-1",
 ) -> House:
-    """Open the state below `directory`. `ceiling` changes the tenants' ceiling."""
+    """Open the state below `directory`. `ceiling` changes the tenants' ceiling; another `boot` is a
+    host that went down."""
     clock = clock or ManualClock()
     policy = load_policy()
     os.makedirs(directory, exist_ok=True)
@@ -162,6 +172,15 @@ def open_house(
         SpendTable(ledger), lambda tenant: ceiling_for(tenant).price_table(), PROCESSORS
     )
     leases = Leases(steps, minter, clock=clock, random_hex=secrets.token_hex)
+    claims = Claims(ClaimTable(ledger), clock=clock, boot=boot, boottime=time.monotonic)
+    settlement = Settlement(
+        claims,
+        Teller(engine.describe(), clock, "test"),
+        leases=leases,
+        engine=engine,
+        running=running,
+        artifacts=artifacts,
+    )
     return House(
         policy=policy,
         authority=authority,
@@ -175,10 +194,17 @@ def open_house(
         sandboxes=sandboxes,
         steps=steps,
         leases=leases,
-        sweeper=Sweeper(steps, clock=clock),
+        sweeper=Sweeper(
+            steps,
+            clock=clock,
+            settle=settlement.tick,
+            forget=lambda: claims.book.sweep(clock(), KEPT_S),
+        ),
         approvals=approvals,
         spending=spending,
         gate=Gate(approvals, spending),
+        claims=claims,
+        settlement=settlement,
     )
 
 

@@ -19,6 +19,7 @@ from stockade.terms.call import Operation, Right
 from stockade.terms.fault import Fault, Status
 from stockade.terms.outcome import EditOutcome, ExecOutcome, ViewOutcome
 from stockade.terms.result import Artifact, Data, Exit, Items, Stream, Warn, Warning
+from stockade.tools.settle import Probe
 
 Level = Literal["A0", "A1", "A2", "A3"]
 
@@ -102,7 +103,8 @@ class Target:
 class Tool(Generic[A, O]):
     """A tool's definition. `effect` is its authority level under a capability without `connect`,
     `effect_with_connect` under one with it. `data` names the model of `data` in its results.
-    `offered` says whether models are told about it."""
+    `probe` is how an interrupted call is settled. `offered` says whether models are told about
+    it."""
 
     name: str
     description: Description
@@ -115,6 +117,7 @@ class Tool(Generic[A, O]):
     rights: Callable[[A], Sequence[Right]]
     operation: Callable[[A, CallLimits], Operation]
     shape: Callable[[A, O], Shaped]
+    probe: Probe = Probe.NONE
     offered: bool = True
 
     def level(self, *, connect: bool) -> Level:

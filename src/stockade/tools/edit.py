@@ -17,6 +17,7 @@ from stockade.terms.outcome import EditOutcome
 from stockade.terms.result import EditData
 from stockade.tools.arguments import NO_CHANGE, EditText, PathArgument, object_of
 from stockade.tools.definition import CallLimits, Description, Policy, Shaped, Target, Tool
+from stockade.tools.settle import Probe
 
 MAX_DIFF_BYTES: Final = 4096
 _VERSION_PATTERN: Final = r"^[0-9a-f]{32}$"
@@ -103,4 +104,5 @@ FILE_EDIT: Final = Tool(
     rights=_rights,
     operation=_operation,
     shape=_shape,
+    probe=Probe.VERSION,
 )

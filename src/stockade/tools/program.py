@@ -27,6 +27,7 @@ from stockade.tools.execution import (
     capture,
     shape_execution,
 )
+from stockade.tools.settle import Probe
 from stockade.tools.shell import SYSTEM_PROGRAMS
 
 MAX_ARGUMENT_BYTES: Final = 131_071
@@ -154,5 +155,6 @@ RUN: Final = Tool(
     rights=_rights,
     operation=_operation,
     shape=_shape,
+    probe=Probe.EVIDENCE,
     offered=False,
 )

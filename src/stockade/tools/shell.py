@@ -29,6 +29,7 @@ from stockade.tools.execution import (
     capture,
     shape_execution,
 )
+from stockade.tools.settle import Probe
 
 # Programs of the image are an object of `execute` by this prefix: /bin is a link to it.
 SYSTEM_PROGRAMS: Final = "/usr"
@@ -106,4 +107,5 @@ BASH_EXECUTE: Final = Tool(
     rights=_rights,
     operation=_operation,
     shape=_shape,
+    probe=Probe.EVIDENCE,
 )

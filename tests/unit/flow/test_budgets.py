@@ -216,9 +216,8 @@ def test_parallel_children_together_stay_within_their_parent(line: Line) -> None
 
 
 def test_a_call_without_a_budget_writes_nothing_and_is_not_watched(line: Line) -> None:
-    with line.house.ledger.transaction() as connection:
-        assert line.call().status is Status.SUCCEEDED  # another writer's turn: it does not wait
-        assert connection.execute("SELECT count(*) FROM spend").fetchone() == (0,)
+    assert line.call().status is Status.SUCCEEDED
+    assert line.house.ledger.rows("SELECT count(*) FROM spend", ()) == [(0,)]
     with line.house.gate.open(
         line.house.permit(line.record.token), line.record, "bash_execute", {}, command=True
     ) as bill:
@@ -276,9 +275,15 @@ def test_a_ledger_that_can_not_be_written_ends_the_command(line: Line) -> None:
     def break_ledger() -> None:
         line.house.ledger._writer.execute("PRAGMA query_only = ON")
 
-    line.faults.arm("sandbox", break_ledger)
+    line.faults.arm("starting", break_ledger)
     with passing(line.house.clock):
-        result = line.call(arguments=busy, token=token)
+        told = line.call(arguments=busy, token=token, call_id="busy")
+    # It was ended, and nobody is given a result that is not recorded.
+    assert (told.status, code(told)) == (Status.UNKNOWN, Code.IN_DOUBT)
+    line.house.ledger._writer.execute("PRAGMA query_only = OFF")
+    line.house.settlement.tick()
+    result = line.call(arguments=busy, token=token, call_id="busy")
     assert (result.status, code(result)) == (Status.LIMITED, Code.BUDGET_EXCEEDED)
+    assert result.replayed
     line.house.ledger._writer.execute("PRAGMA query_only = OFF")
     assert spent(line, token) == [Amount(cpu_ms=RESERVE_MS + SLICE_MS)]

@@ -36,15 +36,21 @@ class Line:
         token: str | None = None,
         tenant: str | None = TENANT,
         lease: str | None = None,
+        call_id: str | None = "",
+        turn: int | None = 1,
+        key: str | None = None,
     ) -> ToolResult:
+        """`call_id` "" is one of its own."""
+        number = next(self.numbers)
         return self.pipeline.call(
             ToolRequest(
-                request_id=f"rq_{next(self.numbers)}",
+                request_id=f"rq_{number}",
                 lease=lease or self.record.id,
                 tool=tool,
                 arguments={"command": "true"} if arguments is None else arguments,
-                turn=1,
-                call_id="call-1",
+                turn=turn,
+                call_id=f"call-{number}" if call_id == "" else call_id,
+                idempotency_key=key,
                 tenant=tenant,
                 token=self.record.token if token is None else token,
             )
@@ -63,6 +69,7 @@ def make_line(house: House) -> Line:
         sandboxes=house.sandboxes,
         artifacts=house.artifacts,
         gate=house.gate,
+        claims=house.claims,
         policy=house.policy,
         image_env={"host": {"PATH": "/usr/bin:/bin"}},
         verify=house.authority.verify,
@@ -87,7 +94,17 @@ def code(result: ToolResult) -> Code | None:
 
 def test_stages_come_in_their_order(line: Line) -> None:
     assert line.call().status is Status.SUCCEEDED
-    assert line.faults.seen == ["parsed", "compiled", "admitted", "sandbox", "ran", "settled"]
+    assert line.faults.seen == [
+        "parsed",
+        "compiled",
+        "admitted",
+        "claimed",
+        "sandbox",
+        "starting",
+        "ran",
+        "shaped",
+        "settled",
+    ]
 
 
 def test_every_key_of_the_provenance_is_filled(line: Line) -> None:

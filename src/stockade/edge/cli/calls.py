@@ -15,7 +15,7 @@ from stockade.edge.cli.exits import call_exit
 from stockade.edge.cli.interrupt import interruptible
 from stockade.edge.cli.options import capability_option, lease_option, socket_option
 from stockade.edge.cli.output import emit, explain, say
-from stockade.edge.client.lease import Lease
+from stockade.edge.client.lease import READS, Lease
 from stockade.edge.client.results import StockadeError
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.exchange import MAX_BODY_BYTES
@@ -52,6 +52,8 @@ def call(
             raise click.UsageError("Missing argument 'JSON'.")
         # With an id of our own, Ctrl-C can name the call.
         given_id = call_id or f"cli-{secrets.token_hex(8)}"
+        if call_id is None and tool not in READS:
+            say(f"without --call-id a repetition runs again; this call's id is {given_id}")
         request = check(
             CallRequest,
             {

@@ -17,6 +17,7 @@ from stockade import __version__
 from stockade.edge.cli.budgets import approval
 from stockade.edge.cli.calls import artifact, call
 from stockade.edge.cli.capability import capability
+from stockade.edge.cli.claims import calls
 from stockade.edge.cli.exits import INTERRUPTED, RUN_FAULT, USAGE, code_exit
 from stockade.edge.cli.info import config, doctor, serve, tools
 from stockade.edge.cli.interrupt import Interrupted
@@ -46,6 +47,7 @@ for _command in (
     run,
     lease,
     call,
+    calls,
     capability,
     key,
     approval,

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import JsonValue
 
+from stockade.decide.idempotency import Place, canonical_arguments, idempotency_key
 from stockade.edge.client.connection import Message
 from stockade.edge.client.link import GRACE_S, Link, reply_lost
 from stockade.edge.client.narrowing import attenuate
@@ -31,11 +32,12 @@ from stockade.edge.wire import (
     LeaseView,
     RunRequest,
 )
+from stockade.terms.fault import Failure
 from stockade.terms.grant import ApprovalRule, Check, Profile
 from stockade.terms.ids import CallRef
 
 # Tools of effect level A0: repeating them is free, so a lost reply is asked for again.
-_READS: Final = frozenset({"file_view", "grep_search"})
+READS: Final = frozenset({"file_view", "grep_search"})
 # The largest limit that any tool accepts, for calls that do not say theirs.
 _MAX_LIMIT_MS: Final = 300_000
 # Copying and removing a large tree.
@@ -53,17 +55,26 @@ def create(link: Link, request: LeaseCreate) -> tuple[Result, Lease | None]:
     made = reply.lease
     if made is None:
         return result, None
-    lease = Lease(link.with_token(made.token), made.lease_id, made.token)
+    data = result.data
+    owner = (data.tenant, data.trajectory) if data is not None and data.kind == "lease" else None
+    lease = Lease(link.with_token(made.token), made.lease_id, made.token, owner)
     lease.generation, lease.expires_at = made.generation, made.expires_at
     return result, lease
 
 
 class Lease:
     """`with` releases it. Calls may be made from several threads at once. `generation` and
-    `expires_at` (RFC 3339 UTC) are known of a lease that was created here."""
+    `expires_at` (RFC 3339 UTC) are known of a lease that was created here.
 
-    def __init__(self, link: Link, lease: str, token: str | None) -> None:
+    A call with a `call_id` runs once, however often it is sent; so one whose reply is lost is sent
+    again. `owner` is (tenant, trajectory) where they are known: then such a call carries its
+    idempotency key, and the daemon checks it."""
+
+    def __init__(
+        self, link: Link, lease: str, token: str | None, owner: tuple[str, str] | None = None
+    ) -> None:
         self._link = link
+        self._owner = owner
         self.id = lease
         self.token = token
         self.generation: int | None = None
@@ -112,7 +123,7 @@ class Lease:
             approve=approve,
             ttl_s=ttl_s,
         )
-        return Lease(self._link.with_token(token), self.id, token)
+        return Lease(self._link.with_token(token), self.id, token, self._owner)
 
     def child(
         self,
@@ -191,8 +202,9 @@ class Lease:
         turn: int | None = None,
         call_id: str | None = None,
     ) -> Result:
-        """Any tool by its name. Arguments that are None are left out. Raises pydantic's
-        ValidationError, a ValueError, for ids that no call can have."""
+        """Any tool by its name. Arguments that are None are left out. With a `call_id` it runs
+        once, and a repetition gets its result. Raises pydantic's ValidationError, a ValueError, for
+        ids that no call can have."""
         given: dict[str, JsonValue] = {
             name: value for name, value in arguments.items() if value is not None
         }
@@ -202,12 +214,13 @@ class Lease:
             lease=self.id,
             turn=turn,
             call_id=call_id,
+            idempotency_key=self._key(turn, call_id, tool, given),
         )
         limit = given.get("timeout_ms")
         limit_ms = limit if isinstance(limit, int) and limit > 0 else _MAX_LIMIT_MS
         message = self._link.message("POST", "calls", request, limit_ms / 1000 + GRACE_S)
         ref = self._ref(turn, call_id, tool)
-        return self._link.result(message, ref, reading=tool in _READS)
+        return self._link.result(message, ref, again=tool in READS or call_id is not None)
 
     def run(
         self,
@@ -221,9 +234,18 @@ class Lease:
         stderr: Sink | None = None,
     ) -> Result:
         """A program by its argument vector. `stdin` is a descriptor to read (else empty);
-        `stdout` and `stderr` get every byte while it runs."""
+        `stdout` and `stderr` get every byte while it runs; nothing when the result is that of an
+        earlier call with this `call_id` (`replayed`)."""
+        arguments: dict[str, JsonValue] = {"argv": list(argv)}
+        if timeout_ms is not None:
+            arguments["timeout_ms"] = timeout_ms
         request = RunRequest(
-            lease=self.id, argv=list(argv), timeout_ms=timeout_ms, turn=turn, call_id=call_id
+            lease=self.id,
+            argv=list(argv),
+            timeout_ms=timeout_ms,
+            turn=turn,
+            call_id=call_id,
+            idempotency_key=self._key(turn, call_id, "run", arguments),
         )
         message = self._link.message("POST", "run", request, None)
         outputs = {
@@ -321,6 +343,18 @@ class Lease:
         query = urlencode({"offset": wanted.offset, "length": wanted.length})
         target = f"artifacts/{quote(self.id, safe='')}/{wanted.id}?{query}"
         return self._link.fetch(self._link.message("GET", target))
+
+    def _key(
+        self, turn: int | None, call_id: str | None, tool: str, arguments: Mapping[str, JsonValue]
+    ) -> str | None:
+        """None where it is not known, or the arguments are none that the daemon will take."""
+        if self._owner is None or call_id is None:
+            return None
+        try:
+            text = canonical_arguments(arguments)
+        except Failure:
+            return None
+        return idempotency_key(Place(*self._owner, turn, call_id), tool, text)
 
     def _message(
         self, method: str, tail: str, body: LeaseRenew | LeaseExport | Empty | None = None

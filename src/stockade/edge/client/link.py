@@ -1,8 +1,9 @@
 """Requests over a transport, and what its failures mean.
 
 Nothing was sent: `unavailable: daemon_unreachable`, the call may be repeated. It was sent and the
-reply is lost: it may have run, so `unknown: connection_lost`. Only reads are sent again then,
-once, because repeating a read adds no effect.
+reply is lost: it may have run, so `unknown: connection_lost`. What can't add an effect by that is
+sent again then, once: reads, and calls with an id of their own, whose repetition is given the result
+of the first.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Link:
     def message(
         self, method: str, target: str, body: Model | None = None, silence_s: float | None = GRACE_S
     ) -> Message:
-        content = b"" if body is None else body.model_dump_json(exclude_none=True).encode()
+        content = (
+            b"" if body is None else body.model_dump_json(exclude_none=True, by_alias=True).encode()
+        )
         headers: dict[str, str] = {}
         if self._token is not None:
             # Anything else could end the header's line and begin another.
@@ -74,10 +77,10 @@ class Link:
         except (NotSent, ReplyLost) as error:
             raise StockadeError(error_of(_fault(error))) from error
 
-    def result(self, message: Message, call: CallRef = NO_CALL, *, reading: bool = False) -> Result:
+    def result(self, message: Message, call: CallRef = NO_CALL, *, again: bool = False) -> Result:
         """The result of a call. Never raises for what happens to the call."""
         try:
-            reply = self._twice(message) if reading else self.transport.send(message)
+            reply = self._twice(message) if again else self.transport.send(message)
             return _parse(Result, _accept(reply).body)
         except (NotSent, ReplyLost) as error:
             return self.refused(StockadeError(error_of(_fault(error))), call)
@@ -115,8 +118,11 @@ class Link:
     def _twice(self, message: Message) -> Reply:
         try:
             return self.transport.send(message)
-        except ReplyLost:
-            return self.transport.send(message)
+        except ReplyLost as lost:
+            try:
+                return self.transport.send(message)
+            except NotSent:
+                raise lost from None  # of the first one nobody knows
 
     def refused(self, error: StockadeError, call: CallRef = NO_CALL) -> Result:
         """The error in the shape of a result."""

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from stockade.edge.authority_wire import (
     KeyList,
@@ -28,6 +28,7 @@ from stockade.edge.budget_wire import (
     ApprovalView,
     SpendReport,
 )
+from stockade.edge.claim_wire import CallList, CallRecord, CallView, SettleAs, SettleRequest
 from stockade.edge.client.lease import NOT_NAMED, Lease, create
 from stockade.edge.client.link import Link, reply_lost
 from stockade.edge.client.results import Result, StockadeError
@@ -201,6 +202,27 @@ class Stockade:
         StockadeError: key_in_use while leases live under it, unless `force`."""
         request = RetireRequest(kid=kid, force=force)
         return self._link.ask(self._link.message("POST", "keys/retire", request), KeyList)
+
+    def calls(self, *, lease: str | None = None, in_doubt: bool = False) -> list[CallView]:
+        """Calls that were made, those that this user may see: the newest thousand, oldest first.
+        Raises StockadeError."""
+        asked = {"in_doubt": "true"} if in_doubt else {}
+        if lease is not None:
+            asked["lease"] = lease
+        target = f"calls?{urlencode(asked)}" if asked else "calls"
+        return self._link.ask(self._link.message("GET", target), CallList).calls
+
+    def call_record(self, call: str) -> CallRecord:
+        """All that is kept of a call, by the id that `calls` gives. Raises StockadeError."""
+        message = self._link.message("GET", f"calls/{quote(call, safe='')}")
+        return self._link.ask(message, CallRecord)
+
+    def settle_call(self, call: str, settle_as: SettleAs, reason: str) -> CallRecord:
+        """Say what became of a call in doubt. Raises StockadeError: key_reused for one that is
+        settled."""
+        request = SettleRequest.model_validate({"as": settle_as, "reason": reason})
+        target = f"calls/{quote(call, safe='')}/settle"
+        return self._link.ask(self._link.message("POST", target, request), CallRecord)
 
     def health(self) -> Health:
         """Raises StockadeError."""

@@ -19,6 +19,9 @@ calls = 64
 
 [defaults]
 grant = "agent"
+
+[retention]
+claims_s = 604800     # after the lease's release
 ```
 
 The daemon's own uid is always an operator: whoever runs as it can read the state directory and
@@ -96,6 +99,12 @@ class Defaults(Model):
     ttl_s: Seconds = 3600
 
 
+class Retention(Model):
+    """Claims and results of calls are kept until `claims_s` after their lease was released."""
+
+    claims_s: Annotated[int, Field(ge=0, le=MAX_INTEGER)] = 7 * 24 * 3600
+
+
 class Config(Model):
     state_dir: AbsolutePath = DEFAULT_STATE_DIR
     socket: SocketPath = DEFAULT_SOCKET
@@ -104,6 +113,7 @@ class Config(Model):
     tenant: Annotated[list[TenantRule], Field(max_length=1024)] = Field(default_factory=list)
     limits: ServerLimits = ServerLimits()
     defaults: Defaults = Defaults()
+    retention: Retention = Retention()
 
 
 def load(path: str | None = None) -> Config:

@@ -36,6 +36,7 @@ from stockade.host.cgroup import Hierarchies
 from stockade.host.guest_link import GuestLink
 from stockade.host.lease_groups import LeaseGroups, SandboxGroups
 from stockade.host.mounts import MountHolder
+from stockade.terms.claim import Evidence, Unknown
 from stockade.terms.fault import Code, failure
 from stockade.terms.grant import Tier
 from stockade.terms.plan import Kind, SandboxPlan
@@ -175,6 +176,7 @@ class OciEngine:
         undo.callback(spares.close)
         spares.prepare()
         return OciSandbox(
+            name=name,
             digest=digest,
             env=plan.env,
             owner=tree.uid_base,
@@ -184,6 +186,10 @@ class OciEngine:
             anchors=anchors,
             on_close=lambda: self._close(name, groups, pidfd, helpers),
         )
+
+    def evidence(self, sandbox: str, call: str) -> Evidence:
+        """Nothing of an earlier process is adopted (`recover`), so nothing is known."""
+        return Unknown()
 
     def release(self, lease_id: str) -> None:
         groups = LeaseGroups(self._setup.hierarchies, self._setup.instance, lease_id)

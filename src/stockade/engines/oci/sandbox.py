@@ -39,6 +39,7 @@ class OciSandbox:
     def __init__(
         self,
         *,
+        name: str,
         digest: str,
         env: Sequence[tuple[str, str]],
         owner: int,
@@ -48,6 +49,7 @@ class OciSandbox:
         anchors: Anchors,
         on_close: Callable[[], None],
     ) -> None:
+        self._name = name
         self._digest = digest
         self._env = {name.encode(): value.encode() for name, value in env}
         self._plain_env = tuple(self._env.items())
@@ -229,6 +231,8 @@ class OciSandbox:
         if not self._overlapped:
             self._groups.counters.start_peak()
         try:
+            if context.starting is not None:
+                context.starting(self._name, str(placed.spare.id))
             if placed.held is not None:
                 placed.spare.release(operation.argv[-1])
             else:

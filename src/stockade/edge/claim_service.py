@@ -1,0 +1,79 @@
+"""Calls that were made, as the API asks for them: a tenant's peer sees and settles its tenant's,
+an operator all of them."""
+
+from __future__ import annotations
+
+import json
+
+from stockade.edge.claim_wire import (
+    CallList,
+    CallRecord,
+    CallsQuery,
+    CallView,
+    SettleAs,
+    SettleRequest,
+)
+from stockade.edge.exchange import Peer
+from stockade.flow.leases import Leases
+from stockade.flow.settlement import Settlement
+from stockade.flow.told import call_ref
+from stockade.terms.claim import ClaimRecord
+from stockade.terms.result import ToolResult
+from stockade.tools.shape import timestamp
+
+
+class ClaimService:
+    """Implements `edge.service.ClaimVerbs`. Thread-safe."""
+
+    def __init__(self, settlement: Settlement, leases: Leases) -> None:
+        self._settlement = settlement
+        self._leases = leases
+
+    def calls(self, peer: Peer, query: CallsQuery) -> CallList:
+        lease = None if query.lease is None else self._leases.show(peer.tenant, query.lease).id
+        found = self._settlement.list(peer.tenant, lease, in_doubt=query.in_doubt == "true")
+        return CallList(calls=[CallView.model_validate(_view(record)) for record in found])
+
+    def call_record(self, peer: Peer, claim_id: str) -> CallRecord:
+        return _record(self._settlement.show(peer.tenant, claim_id))
+
+    def settle(self, peer: Peer, claim_id: str, request: SettleRequest) -> CallRecord:
+        settled = self._settlement.settle(
+            peer.tenant,
+            claim_id,
+            completed=request.settle_as is SettleAs.COMPLETED,
+            by=f"uid {peer.uid}",
+            reason=request.reason,
+        )
+        return _record(settled)
+
+
+def _view(record: ClaimRecord) -> dict[str, object]:
+    return {
+        "id": record.id,
+        "state": record.state,
+        "call": call_ref(record),
+        "tenant": record.tenant,
+        "created_at": timestamp(record.created_at_s),
+        "settled_at": None if record.settled_at_s is None else timestamp(record.settled_at_s),
+        "settled_by": record.settled_by,
+        "reason": record.reason,
+    }
+
+
+def _record(record: ClaimRecord) -> CallRecord:
+    stored = record.result
+    return CallRecord.model_validate(
+        {
+            **_view(record),
+            "key": record.key,
+            "arguments": json.loads(record.arguments),
+            "request_id": record.request_id,
+            "generation": record.generation,
+            "workspace_version": str(record.workspace_version),
+            "image": record.image,
+            "plan_digest": record.plan_digest,
+            "capability_chain": list(record.chain),
+            "result": None if stored is None else ToolResult.model_validate_json(stored),
+        }
+    )

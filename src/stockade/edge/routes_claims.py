@@ -1,0 +1,31 @@
+"""Routes of calls that were made: looking at them, and settling those in doubt."""
+
+from __future__ import annotations
+
+from stockade.edge.bodies import check, read_body
+from stockade.edge.claim_wire import CallsQuery, SettleRequest
+from stockade.edge.exchange import Response
+from stockade.edge.routing import Inbound, Route, reply
+
+
+def calls(inbound: Inbound) -> Response:
+    query = check(CallsQuery, dict(inbound.request.query))
+    return reply(inbound.service.claims.calls(inbound.context.peer, query))
+
+
+def call_record(inbound: Inbound) -> Response:
+    peer, wanted = inbound.context.peer, inbound.params["id"]
+    return reply(inbound.service.claims.call_record(peer, wanted))
+
+
+def settle(inbound: Inbound) -> Response:
+    request = read_body(SettleRequest, inbound.request.body)
+    peer, wanted = inbound.context.peer, inbound.params["id"]
+    return reply(inbound.service.claims.settle(peer, wanted, request))
+
+
+ROUTES = (
+    Route("GET", "calls", calls),
+    Route("GET", "calls/{id}", call_record),
+    Route("POST", "calls/{id}/settle", settle),
+)

@@ -1,0 +1,162 @@
+"""Claims of calls: the table `claim`.
+
+A claim is written before its call can have an effect and settled before the result is given out,
+both power-safe (`commits`). What only has to outlive this process, because the host's end would
+make it worthless or harmless, is not: which sandbox a command was given to, and that nothing was
+executed.
+
+Every change of state is one statement that names the states it starts from, so a claim that
+somebody has settled stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from stockade.ledger.rows import Cell
+from stockade.ledger.store import SqliteLedger
+from stockade.terms.claim import ClaimRecord, ClaimState
+from stockade.terms.fault import Code, failure
+from stockade.terms.outcome import EditOutcome
+
+_COLUMNS: Final = tuple(field.name for field in fields(ClaimRecord))
+# Statements are put together from the field names of the record; values are always bound.
+_NAMES: Final = ", ".join(_COLUMNS)
+_MARKS: Final = ", ".join("?" for _ in _COLUMNS)
+_CHANGES: Final = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name != "id")
+_SELECT: Final = f"SELECT {_NAMES} FROM claim"  # noqa: S608
+# Without what may be large: a list of many is looked at, one is read.
+_BRIEF: Final = ", ".join(
+    {"result": "NULL", "arguments": "'{}'"}.get(name, name) for name in _COLUMNS
+)
+_BEGIN: Final = (
+    f"INSERT INTO claim ({_NAMES}) VALUES ({_MARKS}) ON CONFLICT (id) DO UPDATE SET {_CHANGES}"  # noqa: S608
+    " WHERE claim.state = 'not_executed' OR claim.request_id = excluded.request_id"
+)
+_STARTED: Final = "UPDATE claim SET sandbox = ?, guest_call = ? WHERE id = ?"
+_SETTLE: Final = (
+    "UPDATE claim SET state = ?, settled_at_s = ?, settled_by = ?, reason = ?,"
+    " result = coalesce(?, result) WHERE id = ? AND state IN ('in_flight', 'in_doubt')"
+)
+_RELEASED: Final = (
+    "UPDATE claim SET forget_at_s = ? WHERE forget_at_s IS NULL AND lease_id IN"
+    " (SELECT lease_id FROM released_lease)"
+)
+_FORGET: Final = "DELETE FROM claim WHERE sequence IN (SELECT sequence FROM claim WHERE forget_at_s <= ? LIMIT ?)"
+# In one transaction, which others wait for.
+_FORGET_ROWS: Final = 500
+_CHAIN: Final = TypeAdapter(tuple[str, ...])
+_EDIT: Final = TypeAdapter(EditOutcome)
+
+
+class ClaimTable:
+    """Implements `terms.ports.ClaimBook`. Thread-safe."""
+
+    def __init__(self, ledger: SqliteLedger) -> None:
+        self._ledger = ledger
+
+    def get(self, claim_id: str) -> ClaimRecord | None:
+        rows = self._ledger.rows(f"{_SELECT} WHERE id = ?", (claim_id,))
+        return _record(rows[0]) if rows else None
+
+    def begin(self, record: ClaimRecord) -> None:
+        row = _row(record)
+
+        def write(connection: sqlite3.Connection) -> None:
+            if connection.execute(_BEGIN, row).rowcount != 1:
+                raise failure(Code.INTERNAL, f"{record.id} is claimed already")
+            # The audit's intent is appended here: one transaction with the claim.
+
+        self._ledger.commit(write)
+
+    def started(self, claim_id: str, sandbox: str, guest_call: str) -> None:
+        values = (sandbox, guest_call, claim_id)
+        self._ledger.commit(lambda connection: connection.execute(_STARTED, values), durable=False)
+
+    def settle(
+        self,
+        claim_id: str,
+        state: ClaimState,
+        *,
+        at_s: float,
+        by: str,
+        result: str | None,
+        reason: str | None = None,
+    ) -> bool:
+        values = (state.value, at_s, by, reason, result, claim_id)
+
+        def write(connection: sqlite3.Connection) -> bool:
+            settled = connection.execute(_SETTLE, values).rowcount == 1
+            # The audit's outcome is appended here: one transaction with the settlement.
+            return settled
+
+        return self._ledger.commit(write, durable=state is not ClaimState.NOT_EXECUTED)
+
+    def put(self, record: ClaimRecord) -> None:
+        """As `begin` and `settle` in one: the audit has intent and outcome of it in `begin`."""
+        self.begin(record)
+
+    def note(self, record: ClaimRecord) -> None:
+        row = _row(record)
+        # The audit's record of a read is appended in here, in the same transaction.
+        self._ledger.commit_later(lambda connection: connection.execute(_BEGIN, row))
+
+    def list(
+        self, tenant: str | None, lease_id: str | None, states: Sequence[ClaimState], at_most: int
+    ) -> Sequence[ClaimRecord]:
+        marks = ", ".join("?" for _ in states)
+        statement = (
+            f"SELECT {_BRIEF} FROM claim WHERE state IN ({marks})"  # noqa: S608
+            " AND (? IS NULL OR tenant = ?) AND (? IS NULL OR lease_id = ?)"
+            " ORDER BY sequence DESC LIMIT ?"
+        )
+        values = (*states, tenant, tenant, lease_id, lease_id, at_most)
+        return [_record(row) for row in reversed(self._ledger.rows(statement, values))]
+
+    def sweep(self, now_s: float, kept_s: float) -> None:
+        self._ledger.tidy()  # what was noted before its lease was released counts as the lease's
+
+        def mark(connection: sqlite3.Connection) -> None:
+            connection.execute(_RELEASED, (now_s + kept_s,))
+            connection.execute("DELETE FROM released_lease")
+
+        def forget(connection: sqlite3.Connection) -> int:
+            return connection.execute(_FORGET, (now_s, _FORGET_ROWS)).rowcount
+
+        if self._ledger.rows("SELECT 1 FROM released_lease LIMIT 1", ()):
+            self._ledger.commit(mark)
+        while self._ledger.commit(forget, durable=False) == _FORGET_ROWS:
+            pass
+
+
+def _row(record: ClaimRecord) -> tuple[Cell, ...]:
+    edit = None if record.foreseen is None else json.dumps(asdict(record.foreseen))
+    special: dict[str, Cell] = {
+        "state": record.state.value,
+        "chain": json.dumps(record.chain),
+        "foreseen": edit,
+    }
+    return tuple(special[name] if name in special else getattr(record, name) for name in _COLUMNS)
+
+
+def _record(row: Sequence[Cell]) -> ClaimRecord:
+    """Raises Failure(storage_unavailable) for a row that this version can't understand."""
+    cell = dict(zip(_COLUMNS, row, strict=True))
+    try:
+        edit = cell.pop("foreseen")
+        return ClaimRecord(
+            state=ClaimState(str(cell.pop("state"))),
+            chain=_CHAIN.validate_json(str(cell.pop("chain"))),
+            foreseen=None if edit is None else _EDIT.validate_json(str(edit)),
+            **cell,  # type: ignore[arg-type]
+        )
+    except (ValueError, ValidationError) as error:
+        raise failure(
+            Code.STORAGE_UNAVAILABLE, "the ledger's table of claims can't be read"
+        ) from error

@@ -1,0 +1,107 @@
+"""Writes that share a commit.
+
+A write is queued and then its thread takes the writer's lock. Whoever has it does all writes that
+are queued by then in one transaction, each in a savepoint of its own, and commits once; the others
+find theirs done. So a thread that is alone waits for nobody and hands nothing over, and of many at
+once most wait for one fsync that they share.
+
+A commit is power-safe (`synchronous = FULL`) when one of its writes asks for that, and otherwise
+outlives the process only. Writes that nobody waits for (`later`) go along with the next ones, a few
+at a time; when too many wait, the thread that adds one writes them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Final, Generic, TypeVar, cast
+
+T = TypeVar("T")
+Write = Callable[[sqlite3.Connection], T]
+
+_GO_ALONG: Final = 16
+_MOST_WAITING: Final = 100
+
+
+class _Job(Generic[T]):
+    def __init__(self, write: Write[T], *, durable: bool) -> None:
+        self.write = write
+        self.durable = durable
+        self.done = False
+        self.value: T | None = None
+        self.error: BaseException | None = None
+
+    def run(self, connection: sqlite3.Connection) -> None:
+        connection.execute("SAVEPOINT one")
+        try:
+            self.value = self.write(connection)
+        except BaseException as error:
+            self.error = error
+            connection.execute("ROLLBACK TO one")
+        connection.execute("RELEASE one")
+
+
+class Commits:
+    """Thread-safe. `lock` is held by everybody who uses `connection`, which has
+    `synchronous = FULL`."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, lock: AbstractContextManager[object]
+    ) -> None:
+        self._connection = connection
+        self._lock = lock
+        self._jobs: deque[_Job[object]] = deque()
+        self._later: deque[Write[object]] = deque()
+        self._full = True
+
+    def run(self, write: Write[T], *, durable: bool = True) -> T:
+        """What `write` gives, once it is committed. Raises what it raises, and sqlite3.Error."""
+        job = _Job(write, durable=durable)
+        self._jobs.append(cast("_Job[object]", job))
+        with self._lock:
+            if not job.done:
+                self._commit()
+        if job.error is not None:
+            raise job.error
+        return cast(T, job.value)
+
+    def later(self, write: Write[object]) -> None:
+        """With the next commit, or when many wait. Raises sqlite3.Error in the latter case."""
+        self._later.append(write)
+        if len(self._later) >= _MOST_WAITING:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        while self._later:
+            self.run(lambda connection: None, durable=False)
+
+    def _commit(self) -> None:
+        jobs = [self._jobs.popleft() for _ in range(len(self._jobs))]
+        along = min(len(self._later), _GO_ALONG)
+        jobs += [_Job(self._later.popleft(), durable=False) for _ in range(along)]
+        connection = self._connection
+        try:
+            self._synchronous(full=any(job.durable for job in jobs))
+            connection.execute("BEGIN IMMEDIATE")
+            for job in jobs:
+                job.run(connection)
+            connection.execute("COMMIT")
+        except BaseException as error:
+            for job in jobs:
+                job.error = job.error or error
+            # A full disk can end the transaction by itself; there is none to roll back then.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        finally:
+            for job in jobs:
+                job.done = True
+            self._synchronous(full=True)
+
+    def _synchronous(self, *, full: bool) -> None:
+        """Everybody else commits power-safe."""
+        if full is not self._full:
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
+            self._full = full

@@ -1,0 +1,38 @@
+"""`stockade serve` that dies at a named point of a call, when a file in its state directory says so.
+
+    python -m tests.faults.pointed STATE_DIR serve …
+
+The file `die-at` of the state directory names the point. It is removed first, so the next daemon
+lives.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+from stockade import command
+from stockade import daemon as composition
+from stockade.testing.faults import die
+
+
+def _point(armed: Path, name: str) -> None:
+    try:
+        wanted = armed.read_text()
+    except FileNotFoundError:
+        return
+    if wanted == name:
+        armed.unlink()
+        die()
+
+
+def main() -> int:
+    armed = Path(sys.argv[1]) / "die-at"
+    composition.open_runtime = partial(composition.open_runtime, fault_point=partial(_point, armed))
+    sys.argv[1:] = sys.argv[2:]
+    return command.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
