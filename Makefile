@@ -61,6 +61,7 @@ soak: build/.setup-dev
 
 vectors: build/.setup-dev
 	$(BIN)/python tests/vectors/make_vectors.py
+	$(BIN)/python tests/vectors/make_claim_vectors.py
 
 schemas: build/.setup-dev
 	$(BIN)/python docs/schema/make_schemas.py

@@ -136,7 +136,7 @@ def test_an_endless_body_is_cut_off(server: Running) -> None:
         ("GET", "/v1/leases//patch", 404),
         ("GET", "/v1/leases/" + LEASE + "/files/", 404),
         ("GET", "/v1/../v1/health", 404),
-        ("GET", "/v1/calls", 405),
+        ("PUT", "/v1/calls", 405),
         ("DELETE", "/v1/leases/" + LEASE, 405),
         ("PUT", "/v1/leases", 405),
         ("PATCH", "/v1/health", 405),

@@ -6,10 +6,8 @@ Each call adds a line to a file, so the file counts how often it ran.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +18,7 @@ from stockade.edge.client.sdk import Stockade
 from stockade.terms.claim import ClaimState
 from stockade.terms.fault import Code, Status
 from stockade.terms.result import EditData, Warn
-from tests.daemons import WAIT_S, Daemon, daemon, error, output, until
+from tests.daemons import WAIT_S, Daemon, daemon, error, output
 
 BEFORE = ("parsed", "compiled", "admitted", "claimed", "sandbox")
 AMID = ("starting", "ran", "shaped")

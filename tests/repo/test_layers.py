@@ -82,6 +82,7 @@ WIRE: Final = (
     "stockade.edge.wire",
     "stockade.edge.authority_wire",
     "stockade.edge.budget_wire",
+    "stockade.edge.claim_wire",
     "stockade.edge.exchange",
     "stockade.edge.refusal",
 )

@@ -126,11 +126,12 @@ def claim_of(request: ToolRequest, call: Prepared, claims: Claims) -> ClaimRecor
 
 
 def replayed(claim: ClaimRecord, request_id: str) -> ToolResult:
-    """The stored result as the answer to another request. Raises Failure(storage_unavailable)."""
+    """The stored result as the answer to another request. Raises Failure(in_doubt) for one that is
+    damaged."""
     try:
         stored = ToolResult.model_validate_json(claim.result or "")
     except ValidationError as error:
         raise failure(
-            Code.STORAGE_UNAVAILABLE, f"the stored result of {claim.id} can't be read"
+            Code.IN_DOUBT, "the call has ended; its stored result can't be read", claim=claim.id
         ) from error
     return stored.model_copy(update={"request_id": request_id, "replayed": True})

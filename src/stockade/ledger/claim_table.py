@@ -71,7 +71,7 @@ class ClaimTable:
         def write(connection: sqlite3.Connection) -> None:
             if connection.execute(_BEGIN, row).rowcount != 1:
                 raise failure(Code.INTERNAL, f"{record.id} is claimed already")
-            # The audit's intent is appended here: one transaction with the claim.
+            # The audit's intent is appended here: in the claim's transaction.
 
         self._ledger.commit(write)
 
@@ -92,9 +92,9 @@ class ClaimTable:
         values = (state.value, at_s, by, reason, result, claim_id)
 
         def write(connection: sqlite3.Connection) -> bool:
-            settled = connection.execute(_SETTLE, values).rowcount == 1
-            # The audit's outcome is appended here: one transaction with the settlement.
-            return settled
+            changed = connection.execute(_SETTLE, values).rowcount
+            # The audit's outcome is appended here if one changed: in the settlement's transaction.
+            return changed == 1
 
         return self._ledger.commit(write, durable=state is not ClaimState.NOT_EXECUTED)
 

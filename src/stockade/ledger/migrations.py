@@ -104,7 +104,7 @@ _V4: Final = (
 _V5: Final = (
     """
     CREATE TABLE claim (
-        sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+        sequence INTEGER PRIMARY KEY,
         id TEXT NOT NULL UNIQUE,
         key TEXT NOT NULL,
         state TEXT NOT NULL,

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from stockade.terms.call import Capture, ExecOperation
-from stockade.terms.fault import Code, Failure
+from stockade.terms.claim import Unknown
+from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.grant import Tier
 from stockade.terms.outcome import Captured, End, ExecOutcome
 from stockade.terms.plan import Kind, SandboxPlan
@@ -256,6 +257,32 @@ def survivors_are_counted(world: World) -> None:
     assert outcome.left_running == SURVIVOR.left_running
 
 
+def a_command_is_announced_before_it_starts(world: World) -> None:
+    tree, sandbox = _open(world)
+    names: list[tuple[str, str]] = []
+
+    def refuse(sandbox: str, call: str) -> None:
+        raise failure(Code.STORAGE_UNAVAILABLE, "nothing is to run")
+
+    def note(sandbox: str, call: str) -> None:
+        names.append((sandbox, call))
+
+    plain = context(world, tree.lease_id)
+    try:
+        refused = replace(plain, starting=refuse)
+        assert refusal(lambda: sandbox.execute(shell(HELLO), refused)) is Code.STORAGE_UNAVAILABLE
+        for _ in range(2):
+            outcome = sandbox.execute(shell(HELLO), replace(plain, starting=note))
+            assert outcome.end is End.EXITED
+        assert len(set(names)) == 2
+    finally:
+        _close(world, tree, sandbox)
+
+
+def nothing_is_known_of_a_command_that_never_was(world: World) -> None:
+    assert world.engine.evidence("sb_00000000", "1") == Unknown()
+
+
 def closed_sandbox_refuses(world: World) -> None:
     tree, sandbox = _open(world)
     sandbox.close()
@@ -322,6 +349,8 @@ CHECKS: Final[tuple[Callable[[World], None], ...]] = (
     nothing_outlives_a_call_with_a_budget,
     long_output_keeps_both_ends,
     survivors_are_counted,
+    a_command_is_announced_before_it_starts,
+    nothing_is_known_of_a_command_that_never_was,
     closed_sandbox_refuses,
     stronger_tier_is_refused,
     nothing_is_left,

@@ -38,7 +38,7 @@ LEASE = "ls_0000000000000001"
 
 @pytest.fixture
 def sandbox(house: House) -> FakeSandbox:
-    return FakeSandbox(house.engine, house.clock, LEASE, "d")
+    return FakeSandbox(house.engine, house.clock, LEASE, "d", "s")
 
 
 def operation(command: bytes, timeout_ms: int = 1000) -> ExecOperation:
