@@ -46,9 +46,16 @@ def post(path: str, lease: Lease, body: str, target: str = "/v1/calls") -> Resul
         connection.close()
 
 
-def send(path: str, lease: Lease, tool: str, arguments: Mapping[str, object]) -> socket.socket:
+def send(
+    path: str,
+    lease: Lease,
+    tool: str,
+    arguments: Mapping[str, object],
+    call_id: str | None = None,
+) -> socket.socket:
     """Send a call and give the socket its reply will come on, for the caller to close."""
-    body = json.dumps({"tool": tool, "arguments": arguments, "lease": lease.id}).encode()
+    request = {"tool": tool, "arguments": arguments, "lease": lease.id, "call_id": call_id}
+    body = json.dumps(request).encode()
     connection = _Connection(path)
     connection.request("POST", "/v1/calls", body, _headers(lease))
     assert connection.sock is not None

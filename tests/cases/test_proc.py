@@ -148,18 +148,18 @@ def test_b05_one_more_cancelled_call_than_there_are_places_in_turn(
 ) -> None:
     lease = fresh_lease()
     with calls() as pool:
-        for _ in range(PARALLEL + 1):
+        for number in range(PARALLEL + 1):
             running = pool.submit(
                 lease.call,
                 "bash_execute",
                 {"command": "sleep 120 & sleep 120", "timeout_ms": 180_000},
-                call_id="again",
+                call_id=f"again-{number}",
             )
             assert wait_until(lambda: len(daemon.commands(lease.id)) >= 2)
-            assert lease.cancel("again") == 1
+            assert lease.cancel(f"again-{number}") == 1
             assert running.result(LOADED_S).status.value == "cancelled"
             assert daemon.commands(lease.id) == []
-    assert lease.cancel("again") == 0
+    assert lease.cancel(f"again-{PARALLEL}") == 0
     assert out(lease.bash("echo alive")) == "alive\n"
 
 

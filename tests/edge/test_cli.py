@@ -152,7 +152,9 @@ def test_the_exit_status_of_call(
 ) -> None:
     code = code_of(status)
     service.on_call = lambda context, _: result_of(context.request_id, status, code)
-    said = stockade_cli("call", "bash_execute", '{"command": ":"}', "--lease", LEASE)
+    said = stockade_cli(
+        "call", "bash_execute", '{"command": ":"}', "--lease", LEASE, "--call-id", "c"
+    )
     assert said.status == CALL_STATUS[status]
     assert json.loads(said.out)["status"] == status
     assert said.err == ""

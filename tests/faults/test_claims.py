@@ -5,7 +5,9 @@ Each call adds a line to a file, so the file counts how often it ran.
 
 from __future__ import annotations
 
+import select
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,10 +17,12 @@ from stockade.edge.claim_wire import SettleAs
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
 from stockade.edge.client.sdk import Stockade
+from stockade.edge.wire import LeaseCreate
 from stockade.terms.claim import ClaimState
 from stockade.terms.fault import Code, Status
 from stockade.terms.result import EditData, Warn
 from tests.daemons import WAIT_S, Daemon, daemon, error, output
+from tests.faults.killed_under_load import under_fire
 
 BEFORE = ("parsed", "compiled", "admitted", "claimed", "sandbox")
 AMID = ("starting", "ran", "shaped")
@@ -147,3 +151,35 @@ def test_no_call_is_left_in_flight(stockade: Stockade, lease: Lease) -> None:
         ClaimState.NOT_EXECUTED,
         ClaimState.IN_DOUBT,
     }
+
+
+def test_calls_under_a_daemon_that_is_killed_again_and_again() -> None:
+    """The short form of what `make soak` does for long."""
+    with daemon("[limits]\ncalls = 64\n") as server:
+        tallies = under_fire(server, trajectories=6, kills=5, seed=20_240_601)
+    assert [tally.faults() for tally in tallies] == [[]] * 6
+    assert sum(len(tally.acknowledged) for tally in tallies) > 6
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.004, 0.012])
+def test_b71_after_a_crash_the_name_is_not_taken(
+    server: Daemon, stockade: Stockade, moment: float
+) -> None:
+    """The daemon dies while it makes a lease or its first sandbox: the same trajectory is given one
+    lease that works."""
+
+    def make() -> None:
+        made = LeaseCreate(tenant="local", trajectory="b71")
+        _, lease = stockade.create_lease(made, None)
+        if lease is not None:
+            lease.bash("echo ran")
+
+    thread = threading.Thread(target=make, daemon=True)
+    thread.start()
+    select.select((), (), (), moment)
+    server.kill()
+    thread.join(WAIT_S)
+    server.start()
+    with stockade.lease(None, trajectory="b71") as again:
+        assert output(again, "echo works") == "works\n"
+        assert len([view for view in stockade.leases() if view.trajectory == "b71"]) == 1

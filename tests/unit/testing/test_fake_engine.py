@@ -110,7 +110,7 @@ def test_deadline_cancellation_and_close_end_a_call(
     with pytest.raises(Failure) as caught:
         run()
     assert caught.value.fault.code is Code.SANDBOX_UNAVAILABLE
-    other = FakeSandbox(house.engine, house.clock, LEASE, "e")
+    other = FakeSandbox(house.engine, house.clock, LEASE, "e", "s2")
     ended = when_waiting(
         house.clock,
         lambda: other.execute(operation(b"long"), context(house, cancel)),

@@ -52,8 +52,6 @@ def call(
             raise click.UsageError("Missing argument 'JSON'.")
         # With an id of our own, Ctrl-C can name the call.
         given_id = call_id or f"cli-{secrets.token_hex(8)}"
-        if call_id is None and tool not in READS:
-            say(f"without --call-id a repetition runs again; this call's id is {given_id}")
         request = check(
             CallRequest,
             {
@@ -64,6 +62,8 @@ def call(
                 "call_id": given_id,
             },
         )
+        if call_id is None and tool not in READS:
+            say(f"without --call-id a repetition runs again; this call's id is {given_id}")
         result = interruptible(
             lambda: held.call(
                 request.tool,
