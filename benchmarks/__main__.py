@@ -15,7 +15,17 @@ from typing import Final
 from rich.console import Console
 
 from benchmarks import table
-from benchmarks.figures import calls, capability, deadline, files, leases, output, reset, search
+from benchmarks.figures import (
+    calls,
+    capability,
+    claims,
+    deadline,
+    files,
+    leases,
+    output,
+    reset,
+    search,
+)
 from benchmarks.report import Figure, Report
 from benchmarks.trees import ROOT
 from benchmarks.world import World, opened
@@ -31,6 +41,7 @@ GROUPS: Final[dict[str, Callable[[World], list[Figure]]]] = {
     "deadline": deadline.measure,
     "reset": reset.measure,
     "capability": capability.measure,
+    "claims": claims.measure,
 }
 
 

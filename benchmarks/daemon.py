@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -23,27 +24,28 @@ _STOP_S: Final = 60.0
 class Daemon:
     """`with` starts it, waits until it answers, and stops it with everything it made."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: Sequence[str] | None = None) -> None:
+        """`program` stands in for the command `stockade`."""
         self.directory = Path(tempfile.mkdtemp(prefix="stockade-bench-", dir=PLACE))
         # Workspaces' host side must be searchable by the sandboxes' users.
         self.directory.chmod(0o711)
-        socket = self.directory / "socket"
+        self.socket: Final = self.directory / "socket"
         self._log = (self.directory / "log").open("wb")
-        command = Path(sys.executable).parent / "stockade"
+        command = program or [str(Path(sys.executable).parent / "stockade")]
         self._process = subprocess.Popen(
             [
-                str(command),
+                *command,
                 "serve",
                 "--state-dir",
                 str(self.directory / "state"),
                 "--socket",
-                str(socket),
+                str(self.socket),
             ],
             stdin=subprocess.DEVNULL,
             stderr=self._log,
         )
         self.pid: Final = self._process.pid
-        self.sdk: Final = Stockade.connect(socket)
+        self.sdk: Final = Stockade.connect(self.socket)
 
     def __enter__(self) -> Self:
         deadline = time.monotonic() + _START_S

@@ -9,9 +9,11 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
@@ -133,7 +135,7 @@ def test_b05_a_repeat_after_a_closed_socket_joins_and_then_replays(
     daemon: Daemon, fresh_lease: LeaseFactory
 ) -> None:
     lease = fresh_lease()
-    arguments = {
+    arguments: dict[str, JsonValue] = {
         "command": "echo x >> n; until [ -e go ]; do sleep 0.05; done; echo whole",
         "timeout_ms": 60_000,
     }
@@ -200,6 +202,10 @@ def test_b75_a_broken_sandbox_does_not_look_like_commands_that_fail(
     assert out(lease.bash("echo alive")) == "alive\n"
 
 
+def _is_there(lease: Lease, path: str) -> bool:
+    return lease.view(path).error is None
+
+
 def test_b73_groups_are_given_back(daemon: Daemon, fresh_lease: LeaseFactory) -> None:
     """As many as before, after cycles of making, killing in mid-call, and releasing twice."""
     before = len(list(daemon.lease_group("none").parent.glob("*")))
@@ -207,7 +213,7 @@ def test_b73_groups_are_given_back(daemon: Daemon, fresh_lease: LeaseFactory) ->
         lease = fresh_lease()
         with ThreadPoolExecutor(3) as pool:
             running = pool.submit(lease.bash, "sleep 60 & touch here; sleep 60")
-            assert wait_until(lambda lease=lease: lease.view("here").error is None)
+            assert wait_until(partial(_is_there, lease, "here"))
             both = [pool.submit(lease.release) for _ in range(2)]
             for one in both:
                 assert one.result(LOADED_S).status.value in ("succeeded", "unavailable")
