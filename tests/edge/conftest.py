@@ -232,13 +232,13 @@ class FakeClaims:
         self.seen.append(("calls", query))
         return CallList(calls=[CALL_VIEW])
 
-    def call_record(self, peer: Peer, claim_id: str) -> CallRecord:
-        self.seen.append(("call", claim_id))
+    def call_record(self, peer: Peer, token: str | None, claim_id: str) -> CallRecord:
+        self.seen.append(("call", (token, claim_id)))
         return CALL_RECORD
 
-    def settle(self, peer: Peer, claim_id: str, request: SettleRequest) -> CallRecord:
+    def settle(self, peer: Peer, claim_id: str, request: SettleRequest) -> CallView:
         self.seen.append(("settle", (claim_id, request)))
-        return CALL_RECORD
+        return CALL_VIEW
 
 
 @dataclass

@@ -18,12 +18,14 @@ def test_the_sdk_sends_what_it_is_given(stockade: Stockade, service: FakeService
     assert stockade.calls() == [CALL_VIEW]
     assert stockade.calls(lease="acme/run-1", in_doubt=True) == [CALL_VIEW]
     assert stockade.call_record("cl_1") == CALL_RECORD
-    assert stockade.settle_call("cl_1", SettleAs.NOT_EXECUTED, "looked") == CALL_RECORD
+    assert stockade.call_record("cl_1", TOKEN) == CALL_RECORD
+    assert stockade.settle_call("cl_1", SettleAs.NOT_EXECUTED, "looked") == CALL_VIEW
     request = SettleRequest.model_validate({"as": "not-executed", "reason": "looked"})
     assert service.claims.seen == [
         ("calls", CallsQuery()),
         ("calls", CallsQuery(lease="acme/run-1", in_doubt="true")),
-        ("call", "cl_1"),
+        ("call", (None, "cl_1")),
+        ("call", (TOKEN, "cl_1")),
         ("settle", ("cl_1", request)),
     ]
 

@@ -26,7 +26,7 @@ def check_replay(
             "this turn and call id were used in an earlier or another lease of the trajectory",
             claim=claim.id,
         )
-    if _same_line(permit, claim.chain) or (plan_digest and plan_digest == claim.plan_digest):
+    if may_see(permit, claim.chain) or (plan_digest and plan_digest == claim.plan_digest):
         return
     edit = claim.foreseen
     if edit is not None and all(allowed_path(scope, edit.path, r) for r in ("read", "write")):
@@ -38,7 +38,7 @@ def check_replay(
     )
 
 
-def _same_line(permit: Permit, chain: tuple[str, ...]) -> bool:
+def may_see(permit: Permit, chain: tuple[str, ...]) -> bool:
     """Whether `chain` is the permit's own or was narrowed from it; or is that of the lease's former
     owner, whose place the permit's has taken."""
     if chain[: len(permit.chain)] == permit.chain:

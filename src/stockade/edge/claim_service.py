@@ -1,10 +1,15 @@
-"""Calls that were made, as the API asks for them: a tenant's peer sees and settles its tenant's,
-an operator all of them."""
+"""Calls that were made, as the API asks for them.
+
+A tenant's peer lists and settles its tenant's, an operator all of them. What a call was given and
+what it printed an operator sees, and whoever shows the capability that it ran under or one that
+this was narrowed from: of the tenant's other holders some may not read what it could read.
+"""
 
 from __future__ import annotations
 
 import json
 
+from stockade.decide.replay import may_see
 from stockade.edge.claim_wire import (
     CallList,
     CallRecord,
@@ -13,11 +18,14 @@ from stockade.edge.claim_wire import (
     SettleAs,
     SettleRequest,
 )
-from stockade.edge.exchange import Peer
+from stockade.edge.exchange import Peer, Role
+from stockade.flow.authority import Authority
 from stockade.flow.leases import Leases
 from stockade.flow.settlement import Settlement
 from stockade.flow.told import call_ref
 from stockade.terms.claim import ClaimRecord
+from stockade.terms.fault import Code, failure
+from stockade.terms.ports import Clock
 from stockade.terms.result import ToolResult
 from stockade.tools.shape import timestamp
 
@@ -25,19 +33,30 @@ from stockade.tools.shape import timestamp
 class ClaimService:
     """Implements `edge.service.ClaimVerbs`. Thread-safe."""
 
-    def __init__(self, settlement: Settlement, leases: Leases) -> None:
+    def __init__(
+        self, settlement: Settlement, leases: Leases, authority: Authority, clock: Clock
+    ) -> None:
         self._settlement = settlement
         self._leases = leases
+        self._authority = authority
+        self._clock = clock
 
     def calls(self, peer: Peer, query: CallsQuery) -> CallList:
         lease = None if query.lease is None else self._leases.show(peer.tenant, query.lease).id
         found = self._settlement.list(peer.tenant, lease, in_doubt=query.in_doubt == "true")
         return CallList(calls=[CallView.model_validate(_view(record)) for record in found])
 
-    def call_record(self, peer: Peer, claim_id: str) -> CallRecord:
-        return _record(self._settlement.show(peer.tenant, claim_id))
+    def call_record(self, peer: Peer, token: str | None, claim_id: str) -> CallRecord:
+        found = self._settlement.show(peer.tenant, claim_id)
+        if token is not None:
+            permit = self._authority.verify(token, self._clock())
+            if not may_see(permit, found.chain):
+                raise failure(Code.RIGHT_NOT_GRANTED, "the call has run under another capability")
+        elif peer.role is not Role.OPERATOR:
+            raise failure(Code.TOKEN_MISSING, "show the capability that the call ran under")
+        return _record(found)
 
-    def settle(self, peer: Peer, claim_id: str, request: SettleRequest) -> CallRecord:
+    def settle(self, peer: Peer, claim_id: str, request: SettleRequest) -> CallView:
         settled = self._settlement.settle(
             peer.tenant,
             claim_id,
@@ -45,7 +64,7 @@ class ClaimService:
             by=f"uid {peer.uid}",
             reason=request.reason,
         )
-        return _record(settled)
+        return CallView.model_validate(_view(settled))
 
 
 def _view(record: ClaimRecord) -> dict[str, object]:

@@ -97,7 +97,7 @@ class FlowService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.authority = AuthorityService(parts.authority, parts.clock)
-        self.claims = ClaimService(parts.settlement, parts.leases)
+        self.claims = ClaimService(parts.settlement, parts.leases, parts.authority, parts.clock)
         self.budgets = BudgetService(
             parts.spending, parts.approvals, parts.authority, parts.leases, parts.clock
         )

@@ -14,8 +14,8 @@ def calls(inbound: Inbound) -> Response:
 
 
 def call_record(inbound: Inbound) -> Response:
-    peer, wanted = inbound.context.peer, inbound.params["id"]
-    return reply(inbound.service.claims.call_record(peer, wanted))
+    context, wanted = inbound.context, inbound.params["id"]
+    return reply(inbound.service.claims.call_record(context.peer, context.token, wanted))
 
 
 def settle(inbound: Inbound) -> Response:

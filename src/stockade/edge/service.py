@@ -25,7 +25,7 @@ from stockade.edge.budget_wire import (
     ApprovalView,
     SpendReport,
 )
-from stockade.edge.claim_wire import CallList, CallRecord, CallsQuery, SettleRequest
+from stockade.edge.claim_wire import CallList, CallRecord, CallsQuery, CallView, SettleRequest
 from stockade.edge.exchange import Peer, Write
 from stockade.edge.wire import (
     ArtifactRange,
@@ -71,8 +71,8 @@ class ClaimVerbs(Protocol):
     """Calls that were made. Each method knows itself who may see and settle which."""
 
     def calls(self, peer: Peer, query: CallsQuery) -> CallList: ...
-    def call_record(self, peer: Peer, claim_id: str) -> CallRecord: ...
-    def settle(self, peer: Peer, claim_id: str, request: SettleRequest) -> CallRecord: ...
+    def call_record(self, peer: Peer, token: str | None, claim_id: str) -> CallRecord: ...
+    def settle(self, peer: Peer, claim_id: str, request: SettleRequest) -> CallView: ...
 
 
 class AuthorityVerbs(Protocol):

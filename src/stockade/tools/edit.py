@@ -91,7 +91,8 @@ FILE_EDIT: Final = Tool(
     policy=Policy(
         selection="Preferred over sed and redirections in bash_execute.",
         concurrency="One edit of a file at a time; edits of different files in parallel.",
-        idempotency="Settled by looking: the version tells whether an edit happened.",
+        idempotency="Happens once under its turn and call id; a repetition gets its result. Settled "
+        "by looking: the version tells whether an edit happened.",
         result="data of kind file_edit.",
         approval="Where an approve rule of the capability fits the call.",
         observability="Status, times and byte counts; never path or content.",

@@ -139,7 +139,8 @@ RUN: Final = Tool(
     policy=Policy(
         selection="Not offered to models.",
         concurrency="Parallel with other calls of the lease, up to per_lease.parallel.",
-        idempotency="None of its own: the same program may add its effect again.",
+        idempotency="Runs once under its turn and call id; a repetition gets its result. Without a "
+        "call id, or under another, the same program may add its effect again.",
         result="exit, stdout and stderr; status 0 is succeeded, any other is failed.",
         approval="As for bash_execute.",
         observability="Status, times, processor time, memory and output bytes; never arguments.",

@@ -94,7 +94,8 @@ BASH_EXECUTE: Final = Tool(
         selection="The general tool; every other one is preferred where it fits.",
         concurrency="Parallel with other calls of the lease, up to per_lease.parallel; the "
         "workspace is shared.",
-        idempotency="None of its own: the same command may add its effect again.",
+        idempotency="Runs once under its turn and call id; a repetition gets its result. Without a "
+        "call id, or under another, the same command may add its effect again.",
         result="exit, stdout and stderr; status 0 is succeeded, any other is failed.",
         approval="Where an approve rule of the capability fits the call.",
         observability="Status, times, processor time, memory and output bytes; never the command.",

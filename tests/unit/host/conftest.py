@@ -67,9 +67,10 @@ class LeaseTree:
         expected_version: str | None = None,
         scope: PathScope = EVERYWHERE,
         max_diff_bytes: int = 4096,
+        before: Callable[[EditOutcome], None] = lambda outcome: None,
     ) -> EditOutcome:
         operation = EditOperation(path, old, new, allow_multiple, expected_version, max_diff_bytes)
-        return self.files.edit(operation, scope)
+        return self.files.edit(operation, scope, before)
 
     def litter(self) -> list[str]:
         """Temporary names that an edit left in the workspace or in /tmp."""

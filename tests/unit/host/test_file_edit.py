@@ -17,7 +17,8 @@ from stockade.host.file_content import EXACT_BYTES
 from stockade.host.file_edit import still_same
 from stockade.host.file_replace import Replacement
 from stockade.host.paths import LeaseRoot
-from stockade.terms.fault import Code, Failure, Fault
+from stockade.terms.fault import Code, Failure, Fault, failure
+from stockade.terms.outcome import EditOutcome
 
 if TYPE_CHECKING:
     from tests.unit.host.conftest import LeaseTree, MakeTree
@@ -54,6 +55,44 @@ def test_an_edit_gives_versions_and_a_diff(tree: LeaseTree) -> None:
         "--- /workspace/f\n+++ /workspace/f\n@@ -1,3 +1,4 @@\n a\n-b\n+B\n+BB\n c\n"
     )
     assert not outcome.diff_truncated
+
+
+def test_an_edit_says_what_it_is_going_to_do(tree: LeaseTree) -> None:
+    path = put(tree, b"old\n")
+    foreseen: list[tuple[EditOutcome, bytes]] = []
+    outcome = tree.edit(
+        "f", b"old", b"new", before=lambda edit: foreseen.append((edit, path.read_bytes()))
+    )
+    assert foreseen == [(outcome, b"old\n")]
+    assert path.read_bytes() == b"new\n"
+
+
+def test_an_edit_that_may_not_be_made_changes_nothing(tree: LeaseTree) -> None:
+    path = put(tree, b"old\n")
+    was = marks(path)
+
+    def refuse(edit: EditOutcome) -> None:
+        raise failure(Code.STORAGE_UNAVAILABLE, "not recorded")
+
+    refused = fault(lambda: tree.edit("f", b"old", b"new", before=refuse))
+    assert refused.code is Code.STORAGE_UNAVAILABLE
+    assert (path.read_bytes(), marks(path)) == (b"old\n", was)
+    assert tree.litter() == []
+
+
+def test_an_edit_that_begins_again_says_it_again(tree: LeaseTree) -> None:
+    path = put(tree, b"old 1\n")
+    versions: list[str] = []
+
+    def write(edit: EditOutcome) -> None:
+        versions.append(edit.old_version)
+        if len(versions) == 1:
+            path.write_bytes(b"old 2\n")
+
+    outcome = tree.edit("f", b"old", b"new", before=write)
+    assert path.read_bytes() == b"new 2\n"
+    assert versions == [versions[0], outcome.old_version]
+    assert versions[0] != versions[1]
 
 
 def test_a_file_of_the_read_only_layer_is_edited_in_the_writable_one(make_tree: MakeTree) -> None:

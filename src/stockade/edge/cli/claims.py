@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from stockade.edge.claim_wire import CallView, SettleAs
-from stockade.edge.cli.options import json_option, socket_option
+from stockade.edge.cli.options import capability_option, json_option, socket_option
 from stockade.edge.cli.output import emit, table
 from stockade.edge.client.sdk import Stockade
 
@@ -36,11 +36,13 @@ def list_(in_doubt: bool, lease: str | None, as_json: bool, socket: str | None) 
 
 @calls.command()
 @_ID
+@capability_option
 @socket_option
-def show(call: str, socket: str | None) -> int:
-    """All that is kept of one call, as JSON."""
+def show(call: str, capability: str | None, socket: str | None) -> int:
+    """All that is kept of one call, as JSON. Who is no operator shows the capability that it ran
+    under."""
     with Stockade.connect(socket) as stockade:
-        emit(stockade.call_record(call).model_dump_json(by_alias=True))
+        emit(stockade.call_record(call, capability).model_dump_json(by_alias=True))
     return 0
 
 

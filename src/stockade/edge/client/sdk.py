@@ -212,17 +212,18 @@ class Stockade:
         target = f"calls?{urlencode(asked)}" if asked else "calls"
         return self._link.ask(self._link.message("GET", target), CallList).calls
 
-    def call_record(self, call: str) -> CallRecord:
-        """All that is kept of a call, by the id that `calls` gives. Raises StockadeError."""
-        message = self._link.message("GET", f"calls/{quote(call, safe='')}")
-        return self._link.ask(message, CallRecord)
+    def call_record(self, call: str, token: str | None = None) -> CallRecord:
+        """All that is kept of a call, by the id that `calls` gives. A tenant's user shows the
+        capability that it ran under, or one that this was narrowed from. Raises StockadeError."""
+        link = self._link.with_token(token)
+        return link.ask(link.message("GET", f"calls/{quote(call, safe='')}"), CallRecord)
 
-    def settle_call(self, call: str, settle_as: SettleAs, reason: str) -> CallRecord:
+    def settle_call(self, call: str, settle_as: SettleAs, reason: str) -> CallView:
         """Say what became of a call in doubt. Raises StockadeError: key_reused for one that is
         settled."""
         request = SettleRequest.model_validate({"as": settle_as, "reason": reason})
         target = f"calls/{quote(call, safe='')}/settle"
-        return self._link.ask(self._link.message("POST", target, request), CallRecord)
+        return self._link.ask(self._link.message("POST", target, request), CallView)
 
     def health(self) -> Health:
         """Raises StockadeError."""
