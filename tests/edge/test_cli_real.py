@@ -144,7 +144,9 @@ def test_the_life_of_a_lease(stk: Cli, here: Here, tmp_path: Path) -> None:
     assert granted.token not in shown.out
 
     command = "echo $WHO > c.txt; echo more >> a.txt; rm b.txt; cat c.txt"
-    called = here("call", "bash_execute", COMMAND % command, "--lease", granted.lease_id)
+    called = here(
+        "call", "bash_execute", COMMAND % command, "--lease", granted.lease_id, "--call-id", "c"
+    )
     assert (called.status, called.err) == (0, "")
     assert text(called.result) == "me\n"
 
