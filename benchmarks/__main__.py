@@ -16,6 +16,7 @@ from rich.console import Console
 
 from benchmarks import table
 from benchmarks.figures import (
+    audit,
     calls,
     capability,
     claims,
@@ -42,6 +43,7 @@ GROUPS: Final[dict[str, Callable[[World], list[Figure]]]] = {
     "reset": reset.measure,
     "capability": capability.measure,
     "claims": claims.measure,
+    "audit": audit.measure,
 }
 
 

@@ -6,20 +6,22 @@ from collections.abc import Sequence
 
 from stockade import command
 from stockade import daemon as composition
+from stockade.ledger.audit_table import AuditTable
 from stockade.ledger.store import SqliteLedger
-from stockade.terms.claim import ClaimRecord, ClaimState
+from stockade.terms.audit import AuditEvent
+from stockade.terms.claim import ClaimRecord, ClaimState, Settled
 
 
 class NoClaims:
     """Implements `terms.ports.ClaimBook` without a book."""
 
-    def __init__(self, ledger: SqliteLedger) -> None:
+    def __init__(self, ledger: SqliteLedger, audit: AuditTable) -> None:
         pass
 
     def get(self, claim_id: str) -> ClaimRecord | None:
         return None
 
-    def begin(self, record: ClaimRecord) -> None:
+    def begin(self, record: ClaimRecord, intent: AuditEvent | None = None) -> None:
         pass
 
     def started(self, claim_id: str, sandbox: str, guest_call: str) -> None:
@@ -34,13 +36,14 @@ class NoClaims:
         by: str,
         result: str | None,
         reason: str | None = None,
-    ) -> bool:
-        return True
+        outcome: AuditEvent | None = None,
+    ) -> Settled | None:
+        return Settled(None)
 
-    def put(self, record: ClaimRecord) -> None:
-        pass
+    def put(self, record: ClaimRecord, outcome: AuditEvent | None = None) -> Settled:
+        return Settled(None)
 
-    def note(self, record: ClaimRecord) -> None:
+    def note(self, record: ClaimRecord, outcome: AuditEvent | None = None) -> None:
         pass
 
     def list(

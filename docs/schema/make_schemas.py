@@ -11,6 +11,7 @@ from stockade.decide.grant_file import CeilingFile, GrantFile
 from stockade.decide.profile_file import ProfileData
 from stockade.decide.seccomp import SeccompPolicy
 from stockade.edge.wire import CallRequest
+from stockade.terms.audit import AuditLine
 from stockade.tools import schemas
 
 HERE = Path(__file__).parent
@@ -27,6 +28,7 @@ def rendered() -> dict[str, str]:
     """File name to content."""
     documents = schemas.documents()
     documents["call-request.json"] = schemas.request_document(CallRequest, "call-request")
+    documents["audit-record.json"] = schemas.request_document(AuditLine, "audit-record")
     for directory, model in POLICY.items():
         name = f"policy.{directory}"
         documents[f"{name}.json"] = schemas.request_document(model, name)

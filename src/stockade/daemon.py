@@ -23,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from stockade.decide import signatures
 from stockade.decide.grant_file import CeilingFile
 from stockade.decide.policy import Policy
 from stockade.decide.seccomp import compile_seccomp
@@ -43,6 +44,7 @@ from stockade.edge.server.http import HttpServer
 from stockade.engines.oci import image, toolbox
 from stockade.engines.oci.engine import OciEngine, Setup
 from stockade.flow.approvals import Approvals
+from stockade.flow.auditing import Auditor, AuditSettings
 from stockade.flow.authority import Authority
 from stockade.flow.claims import Claims
 from stockade.flow.gate import Gate
@@ -66,9 +68,10 @@ from stockade.host.instance import Instance
 from stockade.host.mounts import MountHolder
 from stockade.host.policy_files import load_policy
 from stockade.host.workspaces import LocalWorkspaces
-from stockade.ledger import keys
+from stockade.ledger import audit_files, keys
 from stockade.ledger.approval_table import ApprovalTable
 from stockade.ledger.artifacts import FileArtifacts
+from stockade.ledger.audit_table import AuditTable
 from stockade.ledger.claim_table import ClaimTable
 from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import SqliteLedger
@@ -78,6 +81,7 @@ from stockade.terms.version import VERSION
 NO_CEILINGS: Final[Mapping[str, str]] = MappingProxyType({})
 DEFAULTS: Final = Defaults()
 RETENTION: Final = Retention()
+AUDIT: Final = AuditSettings()
 # Disk images are sparse files: not below /tmp, which may be memory.
 EMBEDDED: Final = Path("/var/tmp/stockade")
 LOG: Final = logging.getLogger("stockade.daemon")
@@ -95,6 +99,7 @@ class Runtime:
     leases: Leases
     sweeper: Sweeper
     api: Api
+    audit: Auditor
     undo: ExitStack
 
     def close(self, grace_s: float = 10.0) -> None:
@@ -105,6 +110,7 @@ class Runtime:
             self.sweeper.stop()
             self.running.drain(grace_s)
             self.sandboxes.close()
+            self.audit.stop()
 
 
 def open_runtime(
@@ -114,6 +120,7 @@ def open_runtime(
     defaults: Defaults = DEFAULTS,
     ceilings: Mapping[str, str] = NO_CEILINGS,
     retention: Retention = RETENTION,
+    audit: AuditSettings = AUDIT,
     clock: Callable[[], float] = time.time,
     random_hex: Callable[[int], str] = secrets.token_hex,
     fault_point: Callable[[str], None] = lambda name: None,
@@ -126,7 +133,16 @@ def open_runtime(
             owned = instance.acquire(state_dir, random_hex)
             undo.callback(owned.release)
         return _compose(
-            state_dir, owned, undo, defaults, ceilings, retention, clock, random_hex, fault_point
+            state_dir,
+            owned,
+            undo,
+            defaults,
+            ceilings,
+            retention,
+            audit,
+            clock,
+            random_hex,
+            fault_point,
         )
 
 
@@ -137,6 +153,7 @@ def _compose(
     defaults: Defaults,
     ceilings: Mapping[str, str],
     retention: Retention,
+    audit_settings: AuditSettings,
     clock: Callable[[], float],
     random_hex: Callable[[int], str],
     fault_point: Callable[[str], None],
@@ -147,6 +164,19 @@ def _compose(
     root_keys = keys.load_or_create(key_file, random_hex)
     ledger = SqliteLedger(str(state_dir / "ledger.db"))
     undo.callback(ledger.close)
+    seed = audit_files.load_or_create_seed(state_dir / audit_files.KEY_FILE, random_hex)
+    checkpoint_file = state_dir / audit_files.CHECKPOINT_FILE
+    kept = audit_files.load_checkpoint(checkpoint_file)
+    audit_key = signatures.public_key(seed)
+    table = AuditTable(
+        ledger,
+        clock,
+        audit_key,
+        sign=lambda data: signatures.sign(seed, data),
+        keep=lambda made: audit_files.save_checkpoint(checkpoint_file, made),
+    )
+    audit = Auditor(table, clock, audit_settings)
+    audit.start(VERSION, owned.id, kept)
     artifacts = FileArtifacts(str(state_dir / "artifacts"), random_hex)
     holder = MountHolder(state_dir / "mounts")
     undo.callback(holder.close)
@@ -203,7 +233,7 @@ def _compose(
         uid_offset=int(owned.id, 16) % UID_SLOTS,
     )
     claims = Claims(
-        ClaimTable(ledger),
+        ClaimTable(ledger, table),
         clock=clock,
         boot=leasedir.current_boot(),
         boottime=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
@@ -215,12 +245,14 @@ def _compose(
         engine=engine,
         running=running,
         artifacts=artifacts,
+        audit=audit,
     )
     sweeper = Sweeper(
         steps,
         clock=clock,
         settle=settlement.tick,
         forget=lambda: claims.book.sweep(clock(), retention.claims_s),
+        upkeep=audit.tick,
     )
     sweeper.recover()
     settlement.recover()
@@ -231,6 +263,7 @@ def _compose(
         artifacts=artifacts,
         gate=gate,
         claims=claims,
+        audit=audit,
         policy=policy,
         image_env={name: item.recipe.env for name, item in setup.images.items()},
         verify=authority.verify,
@@ -251,6 +284,8 @@ def _compose(
             approvals=approvals,
             gate=gate,
             settlement=settlement,
+            audit=audit,
+            audit_key=audit_key,
             engine=engine.describe(),
             state_dir=str(state_dir),
             defaults=defaults,
@@ -260,7 +295,7 @@ def _compose(
     )
     api = Api(service, lambda: f"rq_{random_hex(8)}", VERSION)
     sweeper.start()
-    return Runtime(running, sandboxes, leases, sweeper, api, undo.pop_all())
+    return Runtime(running, sandboxes, leases, sweeper, api, audit, undo.pop_all())
 
 
 def engine_setup(state_dir: Path, owned: Instance, policy: Policy) -> Setup:
@@ -354,6 +389,7 @@ def serve(config: Config) -> None:
         defaults=config.defaults,
         ceilings=ceilings,
         retention=config.retention,
+        audit=AuditSettings(**config.audit.model_dump()),
     )
     try:
         limits = config.limits

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import pytest
 
 from stockade.edge.api import Api
+from stockade.edge.audit_wire import AuditRecords, AuditStatus, ExportedRequest, RecordsQuery
 from stockade.edge.authority_wire import (
     KeyList,
     KeyView,
@@ -56,6 +57,7 @@ from stockade.edge.wire import (
     RunRequest,
 )
 from stockade.terms.approval import ApprovalState
+from stockade.terms.audit import Acting
 from stockade.terms.claim import ClaimState
 from stockade.terms.fault import Code, Fault, Status, failure
 from stockade.terms.ids import CallRef
@@ -174,6 +176,33 @@ EXPORTED = ExportData(kind="export", added=1, modified=2, deleted=0, skipped=0, 
 
 
 @dataclass
+class FakeAudit:
+    """Three records that are none of a chain."""
+
+    denied: list[tuple[str | None, str, Code]] = field(default_factory=list)
+
+    def status(self, peer: Peer) -> AuditStatus:
+        return AuditStatus(
+            first=1, last=3, hash="0" * 64, exported=0, key="1" * 64, checkpoint=None
+        )
+
+    def records(self, peer: Peer, query: RecordsQuery) -> Iterator[bytes]:
+        return iter((b"{}\n",) * 3)
+
+    def show(self, peer: Peer, call: str) -> AuditRecords:
+        return AuditRecords(records=[])
+
+    def refused(self, who: Acting, peer: Peer | None, what: str, fault: Fault) -> None:
+        self.denied.append((who.actor, what, fault.code))
+
+    def seal(self, peer: Peer) -> AuditStatus:
+        return self.status(peer)
+
+    def exported(self, context: Context, request: ExportedRequest) -> AuditStatus:
+        return self.status(context.peer)
+
+
+@dataclass
 class FakeAuthority:
     """One key, and one revocation of whatever is asked."""
 
@@ -250,6 +279,7 @@ class FakeService:
     authority: FakeAuthority = field(default_factory=FakeAuthority)
     budgets: FakeBudgets = field(default_factory=FakeBudgets)
     claims: FakeClaims = field(default_factory=FakeClaims)
+    audit: FakeAudit = field(default_factory=FakeAudit)
     contexts: list[Context] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     artifact: bytes = bytes(range(256)) * 32

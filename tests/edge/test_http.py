@@ -418,3 +418,24 @@ def test_stopping_says_when_calls_were_left_running(start: Start, gate: Gate) ->
         # In a process that goes on the reply still comes; one that ends takes it along.
         gate.open.set()
         assert running.result()[1]["status"] == "succeeded"
+
+
+def test_what_is_denied_is_told_to_the_audit(server: Running, service: FakeService) -> None:
+    def refuse(context: Context, request: CallRequest) -> ToolResult:
+        raise failure(Code.LEASE_NOT_GRANTED, "no")
+
+    service.on_call = refuse
+    body = json.dumps({"tool": "run", "arguments": {}, "lease": "ls_0011223344556677"})
+    server.ask("POST", "/v1/calls", body)
+    server.ask("GET", "/v1/leases/acme%2Funknown")
+    server.ask("POST", "/v1/calls", "{")  # malformed, and no decision
+    uid = f"uid {os.geteuid()}"
+    assert service.audit.denied == [
+        (uid, "POST /v1/calls", Code.LEASE_NOT_GRANTED),
+        (uid, "GET /v1/leases/acme%2Funknown", Code.LEASE_NOT_GRANTED),
+    ]
+
+
+def test_a_peer_that_is_not_known_is_told_to_the_audit(start: Start, service: FakeService) -> None:
+    assert start(peers={}).ask("GET", "/v1/leases")[0] == 403
+    assert service.audit.denied == [(None, "GET /v1/leases", Code.PEER_NOT_ALLOWED)]

@@ -80,6 +80,7 @@ SHARED_BY_CLIENTS: Final = ("stockade.terms", "stockade.decide", "stockade.tools
 # What both ends of a connection share: bodies, frames and who speaks, faults as values.
 WIRE: Final = (
     "stockade.edge.wire",
+    "stockade.edge.audit_wire",
     "stockade.edge.authority_wire",
     "stockade.edge.budget_wire",
     "stockade.edge.claim_wire",
@@ -91,7 +92,7 @@ CLIENT_REACH: Final = ("stockade.edge.client", *WIRE, *SHARED_BY_CLIENTS)
 # A home that ends in a slash is a directory below src/stockade, else one file; * is any directory.
 HOMES: Final = {
     "click": ("edge/cli/",),
-    "cryptography": ("decide/tokens.py",),
+    "cryptography": ("decide/tokens.py", "decide/signatures.py"),
     "docker": ("engines/docker.py",),
     "httptools": ("edge/server/messages.py",),
     "psutil": ("host/processes.py", "*/doctor.py"),

@@ -7,11 +7,13 @@ a fitting HTTP status.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Final
 
 from stockade.edge import (
+    routes_audit,
     routes_authority,
     routes_budget,
     routes_calls,
@@ -20,7 +22,9 @@ from stockade.edge import (
     routes_leases,
 )
 from stockade.edge.exchange import (
+    CLIENT_HEADER,
     FRAMES_TYPE,
+    MODEL_HEADER,
     TOKEN_HEADER,
     FrameType,
     Interrupted,
@@ -32,9 +36,10 @@ from stockade.edge.exchange import (
 )
 from stockade.edge.guard import log_unexpected
 from stockade.edge.refusal import http_status, refusal
-from stockade.edge.routing import Inbound, Lane, Route, Router, Shape, reply
+from stockade.edge.routing import Inbound, Lane, Route, Router, Shape, record_denied, reply
 from stockade.edge.service import Context, Service
 from stockade.edge.wire import ErrorReply, LeaseReply
+from stockade.terms.audit import ORIGIN_PATTERN
 from stockade.terms.fault import Code, Failure, Fault, failure
 from stockade.terms.result import error_of
 
@@ -45,7 +50,9 @@ _ROUTER: Final = Router(
     + routes_authority.ROUTES
     + routes_budget.ROUTES
     + routes_claims.ROUTES
+    + routes_audit.ROUTES
 )
+_ORIGIN: Final = re.compile(ORIGIN_PATTERN)
 
 
 class Api:
@@ -72,6 +79,7 @@ class Api:
     def handle(self, request: Request) -> Response:
         request_id = self._new_request_id()
         shape = Shape.PLAIN
+        context: Context | None = None
         try:
             route, params = self._route(request)
             shape = route.shape
@@ -83,10 +91,17 @@ class Api:
             if stopping and route.lane is not Lane.CONTROL:
                 raise failure(Code.SHUTTING_DOWN, "the daemon is stopping; nothing ran")
             token = request.headers.get(TOKEN_HEADER)
-            context = Context(request_id, request.peer, token)
+            context = Context(
+                request_id,
+                request.peer,
+                token,
+                _origin(request, CLIENT_HEADER),
+                _origin(request, MODEL_HEADER),
+            )
             inbound = Inbound(request, context, params, self._service, self._version, stopping)
             return route.handler(inbound)
         except Failure as known:
+            record_denied(self._service, request, context, known.fault)
             return self._refuse(shape, known.fault, request_id)
         except Exception as unexpected:
             log_unexpected(request_id, unexpected)
@@ -145,3 +160,15 @@ class Api:
         if shape is Shape.FRAMES:
             return Response(200, frame(FrameType.RESULT, result.to_json()), FRAMES_TYPE)
         return Response(200, result.to_json())
+
+
+def _origin(request: Request, name: str) -> str | None:
+    """A header in which a client names itself. Raises Failure(invalid_argument)."""
+    given = request.headers.get(name)
+    if given is not None and not _ORIGIN.match(given):
+        raise failure(
+            Code.INVALID_ARGUMENT,
+            f"{name} must be 1 to 128 printable ASCII characters",
+            field=name,
+        )
+    return given

@@ -7,6 +7,8 @@ token it does not have.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from stockade.edge.authority_wire import (
     KeyList,
     KeyView,
@@ -16,7 +18,9 @@ from stockade.edge.authority_wire import (
     RevokeRequest,
 )
 from stockade.edge.exchange import Peer, Role
+from stockade.flow.auditing import Auditor
 from stockade.flow.authority import Authority
+from stockade.terms.audit import Acting, AuditKind
 from stockade.terms.authority import Revocation
 from stockade.terms.fault import Code, failure
 from stockade.terms.ports import Clock
@@ -26,8 +30,9 @@ from stockade.tools.shape import timestamp
 class AuthorityService:
     """Implements `edge.service.AuthorityVerbs`. Thread-safe."""
 
-    def __init__(self, authority: Authority, clock: Clock) -> None:
+    def __init__(self, authority: Authority, audit: Auditor, clock: Clock) -> None:
         self._authority = authority
+        self._audit = audit
         self._clock = clock
 
     def revoke(self, peer: Peer, request: RevokeRequest) -> RevocationView:
@@ -37,6 +42,8 @@ class AuthorityService:
         else:
             operator(peer, "revoke by a block's id; give the token")
             made = self._authority.revoke_block(request.block or "", by, request.reason, now)
+        detail = {"block": made.block, "reason": made.reason}
+        self._note(peer, AuditKind.CAPABILITY_REVOKED, detail)
         return _view(made)
 
     def revocations(self, peer: Peer) -> RevocationList:
@@ -50,13 +57,18 @@ class AuthorityService:
 
     def rotate(self, peer: Peer) -> KeyList:
         operator(peer, "rotate keys")
-        self._authority.rotate()
+        self._note(peer, AuditKind.KEY_ROTATED, {"kid": self._authority.rotate()})
         return self._listed()
 
     def retire(self, peer: Peer, request: RetireRequest) -> KeyList:
         operator(peer, "retire keys")
         self._authority.retire(request.kid, force=request.force)
+        detail = {"kid": request.kid, "force": request.force}
+        self._note(peer, AuditKind.KEY_RETIRED, detail)
         return self._listed()
+
+    def _note(self, peer: Peer, kind: AuditKind, detail: Mapping[str, object]) -> None:
+        self._audit.note(kind, Acting(f"uid {peer.uid}"), tenant=peer.tenant, detail=detail)
 
     def _listed(self) -> KeyList:
         return KeyList(

@@ -20,11 +20,13 @@ from stockade.edge.budget_wire import (
 )
 from stockade.edge.exchange import Peer
 from stockade.flow.approvals import Approvals
+from stockade.flow.auditing import Auditor
 from stockade.flow.authority import Authority
 from stockade.flow.holding import not_granted
 from stockade.flow.leases import Leases
 from stockade.flow.spending import Spending
 from stockade.terms.approval import ApprovalRecord
+from stockade.terms.audit import Acting, AuditKind
 from stockade.terms.base import MAX_INTEGER
 from stockade.terms.fault import Code, failure
 from stockade.terms.ports import Clock
@@ -41,12 +43,14 @@ class BudgetService:
         approvals: Approvals,
         authority: Authority,
         leases: Leases,
+        audit: Auditor,
         clock: Clock,
     ) -> None:
         self._spending = spending
         self._approvals = approvals
         self._authority = authority
         self._leases = leases
+        self._audit = audit
         self._clock = clock
 
     def spend(self, peer: Peer, token: str | None, lease: str | None) -> SpendReport:
@@ -84,11 +88,17 @@ class BudgetService:
         self, peer: Peer, approval_id: str, request: ApprovalDecision, *, granted: bool
     ) -> ApprovalView:
         operator(peer, "decide a request for approval")
-        return _view(
-            self._approvals.decide(
-                approval_id, granted=granted, by=f"uid {peer.uid}", reason=request.reason
-            )
+        by = f"uid {peer.uid}"
+        made = self._approvals.decide(approval_id, granted=granted, by=by, reason=request.reason)
+        self._audit.note(
+            AuditKind.APPROVAL_GRANTED if granted else AuditKind.APPROVAL_DENIED,
+            Acting(by),
+            tenant=made.tenant,
+            lease_id=made.lease_id,
+            tool=made.tool,
+            detail={"approval": made.id, "reason": made.reason or ""},
         )
+        return _view(made)
 
 
 def _view(record: ApprovalRecord) -> ApprovalView:

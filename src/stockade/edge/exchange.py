@@ -19,6 +19,11 @@ from typing import Final, Protocol
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 TOKEN_HEADER: Final = "stockade-capability"
+# What a client says of itself; it goes into the audit and nowhere else.
+CLIENT_HEADER: Final = "stockade-client"
+MODEL_HEADER: Final = "stockade-model"
+# What a carrier hands on; everything else is the carrier's own business.
+HEADERS: Final[tuple[str, ...]] = (TOKEN_HEADER, CLIENT_HEADER, MODEL_HEADER)
 JSON_TYPE: Final = "application/json"
 FRAMES_TYPE: Final = "application/vnd.stockade.frames"
 BYTES_TYPE: Final = "application/octet-stream"

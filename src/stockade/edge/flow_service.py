@@ -8,19 +8,21 @@ read the keys anyway and acts under the lease's own capability.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 
 from stockade.decide.authorize import authorize, path_scope
+from stockade.edge.audit_service import AuditService
 from stockade.edge.authority_service import AuthorityService
 from stockade.edge.bodies import check
 from stockade.edge.budget_service import BudgetService
 from stockade.edge.claim_service import ClaimService
 from stockade.edge.doctor import doctor_report
 from stockade.edge.exchange import Write
+from stockade.edge.lease_views import clamped, lease_data, lease_view
 from stockade.edge.server.config import Defaults
 from stockade.edge.service import Context
 from stockade.edge.wire import (
@@ -39,6 +41,7 @@ from stockade.edge.wire import (
     RunRequest,
 )
 from stockade.flow.approvals import Approvals
+from stockade.flow.auditing import Auditor
 from stockade.flow.authority import Authority
 from stockade.flow.gate import Gate
 from stockade.flow.lease_request import LeaseRequest
@@ -48,6 +51,7 @@ from stockade.flow.pipeline import Pipeline, ToolRequest
 from stockade.flow.running import Running
 from stockade.flow.settlement import Settlement
 from stockade.flow.spending import Spending
+from stockade.terms.audit import AuditKind
 from stockade.terms.call import Permit, Right
 from stockade.terms.fault import Code, Status, failure
 from stockade.terms.ids import CallRef
@@ -61,7 +65,6 @@ from stockade.terms.result import (
     Provenance,
     ToolResult,
     Usage,
-    Warn,
     Warning,
 )
 from stockade.tools.arguments import object_of
@@ -84,6 +87,8 @@ class Parts:
     approvals: Approvals
     gate: Gate
     settlement: Settlement
+    audit: Auditor
+    audit_key: bytes
     engine: EngineRef
     state_dir: str
     defaults: Defaults
@@ -96,10 +101,16 @@ class FlowService:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self.authority = AuthorityService(parts.authority, parts.clock)
+        self.authority = AuthorityService(parts.authority, parts.audit, parts.clock)
+        self.audit = AuditService(parts.audit, parts.audit_key)
         self.claims = ClaimService(parts.settlement, parts.leases, parts.authority, parts.clock)
         self.budgets = BudgetService(
-            parts.spending, parts.approvals, parts.authority, parts.leases, parts.clock
+            parts.spending,
+            parts.approvals,
+            parts.authority,
+            parts.leases,
+            parts.audit,
+            parts.clock,
         )
 
     def call(self, context: Context, request: CallRequest) -> ToolResult:
@@ -114,6 +125,7 @@ class FlowService:
                 tenant=context.peer.tenant,
                 token=_token(context),
                 idempotency_key=request.idempotency_key,
+                who=context.who,
             )
         )
 
@@ -134,6 +146,7 @@ class FlowService:
                 tee=tee,
                 stdin=stdin,
                 idempotency_key=request.idempotency_key,
+                who=context.who,
             )
         )
 
@@ -146,30 +159,30 @@ class FlowService:
         over_another = request.share is not None or request.fork is not None
         token = _token(context) if over_another else context.token
         grant = None if over_another or token is not None else self._parts.defaults.grant
-        made = self._parts.leases.create(
-            check(
-                LeaseRequest,
-                {
-                    "tenant": request.tenant,
-                    "trajectory": request.trajectory,
-                    "name": request.name,
-                    "source": request.source,
-                    "excludes": tuple(request.excludes),
-                    "image": request.image,
-                    "env": tuple(sorted(request.env.items())),
-                    "grant": request.grant or grant,
-                    "capability": token,
-                    "ttl_s": request.ttl_s or self._parts.defaults.ttl_s,
-                    "take_over": request.take_over,
-                    "within_ceiling": request.within_ceiling,
-                    "share": request.share,
-                    "fork": request.fork,
-                },
-            )
+        wanted = check(
+            LeaseRequest,
+            {
+                "tenant": request.tenant,
+                "trajectory": request.trajectory,
+                "name": request.name,
+                "source": request.source,
+                "excludes": tuple(request.excludes),
+                "image": request.image,
+                "env": tuple(sorted(request.env.items())),
+                "grant": request.grant or grant,
+                "capability": token,
+                "ttl_s": request.ttl_s or self._parts.defaults.ttl_s,
+                "take_over": request.take_over,
+                "within_ceiling": request.within_ceiling,
+                "share": request.share,
+                "fork": request.fork,
+            },
         )
+        with self._parts.audit.acting(context.who):
+            made = self._parts.leases.create(wanted)
         record = made.record
         return LeaseReply(
-            result=self._result(context, record, started, _lease_data(record), _clamped(made.cut)),
+            result=self._result(context, record, started, lease_data(record), clamped(made.cut)),
             lease=LeaseGranted(
                 lease_id=record.id,
                 token=record.token,
@@ -179,10 +192,10 @@ class FlowService:
         )
 
     def leases(self, context: Context) -> Sequence[LeaseView]:
-        return [_view(record) for record in self._parts.leases.list(context.peer.tenant)]
+        return [lease_view(record) for record in self._parts.leases.list(context.peer.tenant)]
 
     def lease(self, context: Context, lease: str) -> LeaseView:
-        return _view(self._parts.leases.show(context.peer.tenant, lease))
+        return lease_view(self._parts.leases.show(context.peer.tenant, lease))
 
     def renew_lease(self, context: Context, lease: str, request: LeaseRenew) -> ToolResult:
         return self._operate(
@@ -207,6 +220,7 @@ class FlowService:
         leases, tenant = self._parts.leases, context.peer.tenant
         record, holder = leases.show(tenant, lease), self._holder(context)
         if request.to is not None:
+            self._note(context, AuditKind.LEASE_EXPORT, record, {"to": "directory"})
             data = leases.export_to(tenant, lease, request.to, holder)
         else:
             data = leases.changes(tenant, lease, holder)
@@ -214,6 +228,8 @@ class FlowService:
 
     def patch(self, context: Context, lease: str, write: Write) -> None:
         holder = self._holder(context)
+        record = self._parts.leases.show(context.peer.tenant, lease)
+        self._note(context, AuditKind.LEASE_EXPORT, record, {"to": "patch"})
         # Through a file: the lease is held while the patch is made, and a reader may be slow. Not in
         # /tmp, which may be memory: a patch can be as large as what the lease wrote.
         with tempfile.TemporaryFile(dir=self._parts.state_dir) as file:
@@ -245,6 +261,14 @@ class FlowService:
             request.ttl_s,
             self._parts.clock(),
             within_ceiling=request.within_ceiling,
+        )
+        self._parts.audit.note(
+            AuditKind.CAPABILITY_MINTED,
+            context.who,
+            tenant=request.tenant,
+            trajectory=request.trajectory,
+            chain=self._verify(made.token).chain,
+            detail={"grant": request.grant, "ttl_s": request.ttl_s, "cut": list(made.cut)},
         )
         return MintReply(token=made.token, cut=list(made.cut))
 
@@ -281,14 +305,38 @@ class FlowService:
             arguments = {"path": right.object}
             authorize(permit, tool, [right], arguments, record)
             with self._parts.gate.transfer(permit, record, tool, arguments):
+                kind = AuditKind.FILE_READ if right.right == "read" else AuditKind.FILE_WRITE
+                detail = {"path": right.object}
+                self._note(context, kind, record, detail, permit.chain)
                 yield self._parts.leases.workspace(record), path_scope(permit, tool)
 
     def _operate(
         self, context: Context, step: Callable[[Permit | None], LeaseRecord]
     ) -> ToolResult:
         started = self._parts.clock()
-        record = step(self._holder(context))
-        return self._result(context, record, started, _lease_data(record))
+        with self._parts.audit.acting(context.who):
+            record = step(self._holder(context))
+        return self._result(context, record, started, lease_data(record))
+
+    def _note(
+        self,
+        context: Context,
+        kind: AuditKind,
+        record: LeaseRecord,
+        detail: Mapping[str, str],
+        chain: tuple[str, ...] | None = None,
+    ) -> None:
+        """Before the effect: what can't be recorded is not done."""
+        self._parts.audit.note(
+            kind,
+            context.who,
+            tenant=record.tenant,
+            trajectory=record.trajectory,
+            lease_id=record.id,
+            generation=record.generation,
+            chain=chain,
+            detail=detail,
+        )
 
     def _result(
         self,
@@ -360,40 +408,3 @@ def _object(path: str) -> str:
         return object_of(path)
     except ValueError as error:
         raise failure(Code.INVALID_ARGUMENT, str(error), argument="path") from error
-
-
-def _clamped(cut: tuple[str, ...]) -> list[Warning]:
-    message = f"cut to the tenant's ceiling: {', '.join(cut)}"
-    return [Warning(code=Warn.CLAMPED, message=message, count=len(cut))] if cut else []
-
-
-def _lease_data(record: LeaseRecord) -> LeaseData:
-    return LeaseData(
-        kind="lease",
-        lease_id=record.id,
-        tenant=record.tenant,
-        trajectory=record.trajectory,
-        name=record.name,
-        state=record.state,
-        generation=record.generation,
-        expires_at=timestamp(record.expires_at_s),
-        workspace_version=str(record.workspace_version),
-    )
-
-
-def _view(record: LeaseRecord) -> LeaseView:
-    return LeaseView(
-        lease_id=record.id,
-        tenant=record.tenant,
-        trajectory=record.trajectory,
-        name=record.name,
-        state=record.state,
-        generation=record.generation,
-        image=record.image,
-        source=record.source,
-        created_at=timestamp(record.created_at_s),
-        expires_at=timestamp(record.expires_at_s),
-        not_after=timestamp(record.not_after_s),
-        shares=record.shares,
-        forked_from=record.forked_from,
-    )

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from stockade.edge.refusal import refusal
-from stockade.edge.routing import Inbound
+from stockade.edge.routing import Inbound, record_denied
 from stockade.terms.fault import Code, Failure, Fault
 from stockade.terms.ids import LEASE_ID_PATTERN, NAME_PATTERN, CallRef
 from stockade.terms.result import ToolResult
@@ -39,6 +39,7 @@ def guarded(inbound: Inbound, call: CallRef, work: Callable[[], ToolResult]) -> 
     try:
         result = work()
     except Failure as known:
+        record_denied(inbound.service, inbound.request, inbound.context, known.fault)
         result = refusal(known.fault, request_id, inbound.version, call)
     except Exception as unexpected:
         log_unexpected(request_id, unexpected)

@@ -13,10 +13,12 @@ from urllib.parse import unquote_to_bytes
 
 from stockade.edge.exchange import Request, Response
 from stockade.edge.service import Context, Service
+from stockade.terms.audit import Acting
 from stockade.terms.base import Model
-from stockade.terms.fault import Code, failure
+from stockade.terms.fault import Code, Fault, Status, failure
 
 PREFIX = "/v1/"
+MAX_SHOWN_CHARS = 256
 
 
 class Lane(Enum):
@@ -121,6 +123,16 @@ def _decode(name: str, text: str) -> str:
         raise failure(
             Code.INVALID_ARGUMENT, f"{name} in the path is not percent-encoded UTF-8", field=name
         ) from None
+
+
+def record_denied(
+    service: Service, request: Request, context: Context | None, fault: Fault
+) -> None:
+    """What was denied before or beside the pipeline, which records its own."""
+    if fault.status is Status.DENIED:
+        who = Acting(None) if context is None else context.who
+        what = f"{request.method} {request.path}"[:MAX_SHOWN_CHARS]
+        service.audit.refused(who, request.peer, what, fault)
 
 
 def reply(model: Model, status: int = 200) -> Response:

@@ -12,6 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from stockade.edge.audit_wire import (
+    AuditRecords,
+    AuditStatus,
+    ExportedRequest,
+    RecordsQuery,
+)
 from stockade.edge.authority_wire import (
     KeyList,
     RetireRequest,
@@ -41,6 +47,8 @@ from stockade.edge.wire import (
     MintRequest,
     RunRequest,
 )
+from stockade.terms.audit import Acting
+from stockade.terms.fault import Fault
 from stockade.terms.ports import Tee
 from stockade.terms.result import ToolResult
 
@@ -52,6 +60,28 @@ class Context:
     request_id: str
     peer: Peer
     token: str | None
+    client: str | None = None
+    model: str | None = None
+
+    @property
+    def who(self) -> Acting:
+        """As the audit names them."""
+        return Acting(f"uid {self.peer.uid}", self.request_id, self.client, self.model)
+
+
+class AuditVerbs(Protocol):
+    """The audit. Each method knows itself who may call it."""
+
+    def status(self, peer: Peer) -> AuditStatus: ...
+    def records(self, peer: Peer, query: RecordsQuery) -> Iterator[bytes]:
+        """Records as lines, some at a time. Refuses before the first."""
+
+    def show(self, peer: Peer, call: str) -> AuditRecords: ...
+    def refused(self, who: Acting, peer: Peer | None, what: str, fault: Fault) -> None:
+        """Record that a request was denied. Never raises Failure."""
+
+    def seal(self, peer: Peer) -> AuditStatus: ...
+    def exported(self, context: Context, request: ExportedRequest) -> AuditStatus: ...
 
 
 class BudgetVerbs(Protocol):
@@ -92,6 +122,8 @@ class Service(Protocol):
     def budgets(self) -> BudgetVerbs: ...
     @property
     def claims(self) -> ClaimVerbs: ...
+    @property
+    def audit(self) -> AuditVerbs: ...
     def call(self, context: Context, request: CallRequest) -> ToolResult: ...
     def run(self, context: Context, request: RunRequest, tee: Tee, stdin: int | None) -> ToolResult:
         """`tee` gets every byte while it is read, and blocks while the client is slow. `stdin`

@@ -15,6 +15,7 @@ from stockade.decide.idempotency import (
     idempotency_key,
 )
 from stockade.flow.claims import Claims
+from stockade.terms.audit import Acting
 from stockade.terms.base import Model
 from stockade.terms.call import ExecOperation, Operation, Permit
 from stockade.terms.claim import ClaimRecord, ClaimState
@@ -25,6 +26,7 @@ from stockade.terms.result import ToolResult
 from stockade.tools.definition import AnyTool
 from stockade.tools.settle import Probe
 
+NOBODY = Acting(None)
 # How long a repeat waits for a call that has no time limit of its own.
 _PATIENCE_S = 30.0
 
@@ -46,6 +48,7 @@ class ToolRequest:
     tee: Tee | None = None
     stdin: int | None = None
     idempotency_key: str | None = None
+    who: Acting = NOBODY
 
 
 @dataclass(frozen=True, slots=True)

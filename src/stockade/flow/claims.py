@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from stockade.flow.gate import NOTHING_RAN
+from stockade.terms.audit import AuditEvent, Head
 from stockade.terms.claim import ClaimRecord, ClaimState
 from stockade.terms.fault import Code, Failure, Status, failure
 from stockade.terms.outcome import EditOutcome
@@ -46,6 +47,7 @@ class _Flight:
 class _Unstored:
     state: ClaimState
     result: str | None
+    outcome: AuditEvent
 
 
 class Claims:
@@ -96,10 +98,11 @@ class Claims:
     def over(self, record: ClaimRecord) -> bool:
         return record.boot != self.boot or record.until_boot_s <= self.boottime()
 
-    def note(self, record: ClaimRecord, result: ToolResult) -> None:
+    def note(self, record: ClaimRecord, result: ToolResult, outcome: AuditEvent | None) -> None:
         """Keep the record of a read. A fault is logged: the read has been done."""
         try:
-            self.book.note(_settled(record, ClaimState.COMPLETED, _text(result), self.clock()))
+            done = _settled(record, ClaimState.COMPLETED, _text(result), self.clock())
+            self.book.note(done, outcome)
         except Failure as error:
             _log.error("request_id=%s a read can't be recorded: %s", record.request_id, error)
 
@@ -107,21 +110,33 @@ class Claims:
         """Try again to record results that could not be."""
         for name, left in list(self._unstored.items()):
             try:
-                self.book.settle(name, left.state, at_s=self.clock(), by=DAEMON, result=left.result)
+                self.book.settle(
+                    name,
+                    left.state,
+                    at_s=self.clock(),
+                    by=DAEMON,
+                    result=left.result,
+                    outcome=left.outcome,
+                )
             except Failure as error:
                 _log.error("claim=%s its result can't be recorded yet: %s", name, error)
                 continue
             del self._unstored[name]
             self.leave(name)
 
-    def store(self, name: str, state: ClaimState, result: str | None) -> None:
-        """Settle a claim of a call that has come to its end. Raises Failure(in_doubt) when that
-        can't be recorded now: it is tried again."""
+    def store(
+        self, name: str, state: ClaimState, result: str | None, outcome: AuditEvent
+    ) -> Head | None:
+        """Settle a claim of a call that has come to its end; gives the place of `outcome` in the
+        audit. Raises Failure(in_doubt) when that can't be recorded now: it is tried again."""
         try:
-            self.book.settle(name, state, at_s=self.clock(), by=DAEMON, result=result)
+            done = self.book.settle(
+                name, state, at_s=self.clock(), by=DAEMON, result=result, outcome=outcome
+            )
+            return None if done is None else done.audit
         except Failure as error:
             _log.error("claim=%s its end can't be recorded: %s", name, error)
-            self._unstored[name] = _Unstored(state, result)
+            self._unstored[name] = _Unstored(state, result, outcome)
             raise failure(
                 Code.IN_DOUBT,
                 "the call has come to its end and its result can't be recorded now; repeat it later "
@@ -146,20 +161,22 @@ class Claims:
 
 class Slot:
     """A held name. `done` is the claim of the call if it has been completed before: then there is
-    nothing to do. Else `record` is set to what its claim is to say, and one thread at a time calls
-    `begin` or `foresee` before the effect and `settle` at the end."""
+    nothing to do. Else `record` is set to what its claim is to say and `intent` to what the audit
+    is, and one thread at a time calls `begin` or `foresee` before the effect and `settle` at the
+    end."""
 
     def __init__(self, claims: Claims, name: str) -> None:
         self.name = name
         self.done: ClaimRecord | None = None
         self.record: ClaimRecord | None = None
+        self.intent: AuditEvent | None = None
         self._claims = claims
         self._begun = False
 
     def begin(self) -> None:
         """Raises Failure(storage_unavailable): nothing may be done then."""
         assert self.record is not None
-        self._claims.book.begin(self.record)
+        self._claims.book.begin(self.record, self.intent)
         self._begun = True
 
     def foresee(self, edit: EditOutcome) -> None:
@@ -172,22 +189,26 @@ class Slot:
         """The command is about to be given to `sandbox`, under the name `guest_call`."""
         self._claims.book.started(self.name, sandbox, guest_call)
 
-    def settle(self, result: ToolResult) -> None:
-        """Record what became of the call. Raises Failure(in_doubt) when that is not possible."""
-        if self.record is None or (not self._begun and result.status in NOTHING_RAN):
-            return
+    def unused(self, result: ToolResult) -> bool:
+        """Whether `result` refuses a call that has not begun: nothing is to be settled."""
+        return self.record is None or (not self._begun and result.status in NOTHING_RAN)
+
+    def settle(self, result: ToolResult, outcome: AuditEvent) -> Head | None:
+        """Record what became of the call; gives the place of `outcome` in the audit, None where it
+        is recorded later. Raises Failure(in_doubt) when that is not possible."""
+        assert self.record is not None
         if not self._begun:  # it was refused for what it found, and repeats are told the same
-            self._claims.book.put(
-                _settled(self.record, ClaimState.COMPLETED, _text(result), self._claims.clock())
-            )
-        elif result.status in NOTHING_RAN:
+            done = _settled(self.record, ClaimState.COMPLETED, _text(result), self._claims.clock())
+            return self._claims.book.put(done, outcome).audit
+        if result.status in NOTHING_RAN:
             with suppress(Failure):  # the answer is true all the same, and the name stays held
-                self._claims.store(self.name, ClaimState.NOT_EXECUTED, None)
-        elif result.status is not Status.UNKNOWN:
-            self._claims.store(self.name, ClaimState.COMPLETED, _text(result))
-        elif self.record.foreseen is None:
-            self._claims.store(self.name, ClaimState.IN_DOUBT, _text(result))
-        # else the file itself says what became of it, and `settlement` looks at it soon.
+                return self._claims.store(self.name, ClaimState.NOT_EXECUTED, None, outcome)
+            return None
+        if result.status is not Status.UNKNOWN:
+            return self._claims.store(self.name, ClaimState.COMPLETED, _text(result), outcome)
+        if self.record.foreseen is None:
+            return self._claims.store(self.name, ClaimState.IN_DOUBT, _text(result), outcome)
+        return None  # the file itself says what became of it, and `settlement` looks at it soon
 
 
 def _judged(found: ClaimRecord | None, key: str) -> ClaimRecord | None:

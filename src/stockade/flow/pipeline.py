@@ -24,9 +24,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from pydantic import JsonValue
+
 from stockade.decide.authorize import authorize, path_scope
 from stockade.decide.policy import Policy
 from stockade.decide.replay import check_replay
+from stockade.flow.auditing import Auditor, referring
+from stockade.flow.call_events import CallFacts
 from stockade.flow.calls import Prepared, claim_of, name_call, patience_s, replayed
 from stockade.flow.calls import ToolRequest as ToolRequest
 from stockade.flow.claims import Claims, Slot
@@ -37,7 +41,7 @@ from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
 from stockade.flow.spending import Bill
 from stockade.terms.call import EditOperation, ExecOperation, Permit, ViewOperation
-from stockade.terms.fault import Code, Failure, Fault
+from stockade.terms.fault import Code, Failure, Fault, Status
 from stockade.terms.ids import CallRef
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.outcome import EditOutcome, ExecOutcome, ViewOutcome
@@ -63,6 +67,7 @@ class _Progress:
     plan: SandboxPlan | None = None
     digest: str | None = None
     bill: Bill | None = None
+    arguments: Mapping[str, JsonValue] | None = None
     effect_began: bool = False
 
 
@@ -78,6 +83,7 @@ class Pipeline:
         artifacts: ArtifactStore,
         gate: Gate,
         claims: Claims,
+        audit: Auditor,
         policy: Policy,
         image_env: Mapping[str, Mapping[str, str]],
         verify: Callable[[str, float], Permit],
@@ -94,6 +100,7 @@ class Pipeline:
         self._artifacts = artifacts
         self._gate = gate
         self._claims = claims
+        self._audit = audit
         self._plans = Plans(policy, image_env)
         self._verify = verify
         self._engine = engine
@@ -103,21 +110,30 @@ class Pipeline:
 
     def call(self, request: ToolRequest) -> ToolResult:
         progress = _Progress(self._clock())
-        return self._answered(request, progress, lambda: self._stages(request, progress))
+        return self._answered(
+            request,
+            progress,
+            lambda: self._stages(request, progress),
+            lambda result: self._refused(request, progress, result),
+        )
 
     def _answered(
-        self, request: ToolRequest, progress: _Progress, stages: Callable[[], ToolResult]
+        self,
+        request: ToolRequest,
+        progress: _Progress,
+        stages: Callable[[], ToolResult],
+        told: Callable[[ToolResult], ToolResult] = lambda result: result,
     ) -> ToolResult:
-        """Every fault as a result."""
+        """Every fault as a result, after `told` has seen it."""
         try:
             return stages()
         except Failure as error:
-            return self._refuse(request, progress, error.fault)
+            return told(self._refuse(request, progress, error.fault))
         except Exception:
             _log.exception("request_id=%s a fault of Stockade", request.request_id)
             code = Code.IN_DOUBT if progress.effect_began else Code.INTERNAL
             fault = Fault(code, f"a fault of Stockade; see its log for {request.request_id}")
-            return self._refuse(request, progress, fault)
+            return told(self._refuse(request, progress, fault))
 
     def _stages(self, request: ToolRequest, progress: _Progress) -> ToolResult:
         tool = progress.tool = catalog.get(request.tool)
@@ -128,7 +144,7 @@ class Pipeline:
         token = record.token if request.token is None else request.token
         permit = progress.permit = self._verify(token, self._clock())
         record = progress.lease = self._leases.admit(record.id, permit)
-        values = arguments.model_dump(mode="json")
+        values = progress.arguments = arguments.model_dump(mode="json")
         authorize(permit, tool.name, tool.rights(arguments), values, record)
         operation = tool.operation(arguments, self._limits(record, permit))
         if isinstance(operation, ExecOperation):
@@ -139,7 +155,10 @@ class Pipeline:
             result = self._answered(
                 request, progress, lambda: self._carried(request, progress, call, None)
             )
-            self._claims.note(claim_of(request, call, self._claims), result)
+            if result.status in NOTHING_RAN:
+                return self._refused(request, progress, result)
+            outcome = self._audit.outcome(self._facts(request, progress), result)
+            self._claims.note(claim_of(request, call, self._claims), result, outcome)
             return result
         with self._claims.hold(named.id, named.key, patience_s(operation)) as slot:
             if slot.done is not None:
@@ -147,13 +166,17 @@ class Pipeline:
                 check_replay(permit, scope, progress.digest, slot.done, record.id)
                 return replayed(slot.done, request.request_id)
             slot.record = claim_of(request, call, self._claims)
+            slot.intent = self._audit.intent(self._facts(request, progress))
             result = self._answered(
                 request, progress, lambda: self._carried(request, progress, call, slot)
             )
             self._fault_point("shaped")
-            slot.settle(result)
+            if slot.unused(result):
+                return self._refused(request, progress, result)
+            facts = self._facts(request, progress)
+            place = slot.settle(result, self._audit.outcome(facts, result))
             self._fault_point("settled")
-        return result
+        return result if place is None else referring(result, place)
 
     def _carried(
         self, request: ToolRequest, progress: _Progress, call: Prepared, slot: Slot | None
@@ -289,3 +312,25 @@ class Pipeline:
 
     def _refuse(self, request: ToolRequest, progress: _Progress, fault: Fault) -> ToolResult:
         return shape.fault_result(fault, self._frame(request, progress))
+
+    def _refused(self, request: ToolRequest, progress: _Progress, result: ToolResult) -> ToolResult:
+        """Recorded, unless something may have happened: that is recorded when it is known."""
+        if result.status is Status.UNKNOWN:
+            return result
+        return self._audit.refused(self._facts(request, progress), result)
+
+    def _facts(self, request: ToolRequest, progress: _Progress) -> CallFacts:
+        lease, permit = progress.lease, progress.permit
+        return CallFacts(
+            who=request.who,
+            tenant=lease.tenant if lease else request.tenant,
+            trajectory=lease.trajectory if lease else None,
+            lease_id=lease.id if lease else None,
+            generation=lease.generation if lease else None,
+            turn=request.turn,
+            call_id=request.call_id,
+            tool=request.tool,
+            arguments=request.arguments if progress.arguments is None else progress.arguments,
+            chain=permit.chain if permit else (),
+            plan_digest=progress.digest,
+        )

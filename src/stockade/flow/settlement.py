@@ -24,6 +24,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
+from stockade.flow.auditing import Auditor
 from stockade.flow.claims import CALLER_S, DAEMON, SKEW_S, Claims
 from stockade.flow.leases import Leases
 from stockade.flow.running import Running
@@ -65,6 +66,7 @@ class Settlement:
         engine: Engine,
         running: Running,
         artifacts: ArtifactStore,
+        audit: Auditor,
     ) -> None:
         self._claims = claims
         self._book = claims.book
@@ -73,6 +75,7 @@ class Settlement:
         self._engine = engine
         self._running = running
         self._artifacts = artifacts
+        self._audit = audit
 
     def recover(self) -> None:
         """Raises Failure(storage_unavailable)."""
@@ -106,10 +109,17 @@ class Settlement:
         if found.state is ClaimState.IN_FLIGHT:
             raise failure(Code.IN_FLIGHT, "the call is still running; cancel it, or wait")
         state = ClaimState.COMPLETED if completed else ClaimState.NOT_EXECUTED
-        told = self._teller.by_hand(found, by, reason).to_json().decode() if completed else None
-        if found.state not in UNSETTLED or not self._book.settle(
-            claim_id, state, at_s=self._claims.clock(), by=by, result=told, reason=reason
-        ):
+        told = self._teller.by_hand(found, by, reason) if completed else None
+        done = found.state in UNSETTLED and self._book.settle(
+            claim_id,
+            state,
+            at_s=self._claims.clock(),
+            by=by,
+            result=None if told is None else told.to_json().decode(),
+            reason=reason,
+            outcome=self._audit.settled(found, state, by, reason, told),
+        )
+        if not done:
             raise failure(Code.KEY_REUSED, f"the call is settled already: {found.state}")
         return self.show(tenant, claim_id)
 
@@ -253,6 +263,7 @@ class Settlement:
             by=DAEMON,
             result=None if result is None else result.to_json().decode(),
             reason=why,
+            outcome=self._audit.settled(record, state, DAEMON, why, result),
         )
 
 

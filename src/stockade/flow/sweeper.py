@@ -40,15 +40,17 @@ class Sweeper:
         wait: Callable[[float], bool] | None = None,
         settle: Callable[[], None] = lambda: None,
         forget: Callable[[], None] = lambda: None,
+        upkeep: Callable[[], None] = lambda: None,
     ) -> None:
         """`settle` is called at each look, for calls that were cut off; `forget` now and then, for
-        claims that are kept no longer. `wait(seconds)` returns early, with True, when `stop` was called; it is an Event's wait
+        claims that are kept no longer; `upkeep` at every look, and raises nothing. `wait(seconds)` returns early, with True, when `stop` was called; it is an Event's wait
         unless a test brings its own."""
         self._steps = steps
         self._clock = clock
         self._settle = settle
         self._forget = forget
         self._stopping = threading.Event()
+        self._upkeep = upkeep
         self._wait = wait or self._stopping.wait
         self._thread = threading.Thread(target=self._run, name="stockade-sweeper", daemon=True)
         self._swept_at = clock()
@@ -94,6 +96,7 @@ class Sweeper:
             self._steps.ledger.tidy()
         except Exception as error:
             _log.error("sweeper failed, to be repeated: %s", error)
+        self._upkeep()
 
     def start(self) -> None:
         self._thread.start()

@@ -14,14 +14,17 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from stockade.decide.chain import refer
+from stockade.ledger.audit_table import AuditTable
 from stockade.ledger.rows import Cell
 from stockade.ledger.store import SqliteLedger
-from stockade.terms.claim import ClaimRecord, ClaimState
+from stockade.terms.audit import AuditEvent, Head
+from stockade.terms.claim import ClaimRecord, ClaimState, Settled
 from stockade.terms.fault import Code, failure
 from stockade.terms.outcome import EditOutcome
 
@@ -40,6 +43,7 @@ _BEGIN: Final = (
     " WHERE claim.state = 'not_executed' OR claim.request_id = excluded.request_id"
 )
 _STARTED: Final = "UPDATE claim SET sandbox = ?, guest_call = ? WHERE id = ?"
+_UNSETTLED: Final = "SELECT 1 FROM claim WHERE id = ? AND state IN ('in_flight', 'in_doubt')"
 _SETTLE: Final = (
     "UPDATE claim SET state = ?, settled_at_s = ?, settled_by = ?, reason = ?,"
     " result = coalesce(?, result) WHERE id = ? AND state IN ('in_flight', 'in_doubt')"
@@ -58,20 +62,22 @@ _EDIT: Final = TypeAdapter(EditOutcome)
 class ClaimTable:
     """Implements `terms.ports.ClaimBook`. Thread-safe."""
 
-    def __init__(self, ledger: SqliteLedger) -> None:
+    def __init__(self, ledger: SqliteLedger, audit: AuditTable | None = None) -> None:
+        """Without `audit` what belongs there is not recorded."""
         self._ledger = ledger
+        self._audit = audit
 
     def get(self, claim_id: str) -> ClaimRecord | None:
         rows = self._ledger.rows(f"{_SELECT} WHERE id = ?", (claim_id,))
         return _record(rows[0]) if rows else None
 
-    def begin(self, record: ClaimRecord) -> None:
+    def begin(self, record: ClaimRecord, intent: AuditEvent | None = None) -> None:
         row = _row(record)
 
         def write(connection: sqlite3.Connection) -> None:
             if connection.execute(_BEGIN, row).rowcount != 1:
                 raise failure(Code.INTERNAL, f"{record.id} is claimed already")
-            # The audit's intent is appended here: in the claim's transaction.
+            self._append(connection, intent)
 
         self._ledger.commit(write)
 
@@ -88,24 +94,36 @@ class ClaimTable:
         by: str,
         result: str | None,
         reason: str | None = None,
-    ) -> bool:
-        values = (state.value, at_s, by, reason, result, claim_id)
-
-        def write(connection: sqlite3.Connection) -> bool:
-            changed = connection.execute(_SETTLE, values).rowcount
-            # The audit's outcome is appended here if one changed: in the settlement's transaction.
-            return changed == 1
+        outcome: AuditEvent | None = None,
+    ) -> Settled | None:
+        def write(connection: sqlite3.Connection) -> Settled | None:
+            if connection.execute(_UNSETTLED, (claim_id,)).fetchone() is None:
+                return None
+            place = self._append(connection, outcome)
+            text = result if result is None or place is None else refer(result, place)
+            connection.execute(_SETTLE, (state.value, at_s, by, reason, text, claim_id))
+            return Settled(place)
 
         return self._ledger.commit(write, durable=state is not ClaimState.NOT_EXECUTED)
 
-    def put(self, record: ClaimRecord) -> None:
-        """As `begin` and `settle` in one: the audit has intent and outcome of it in `begin`."""
-        self.begin(record)
+    def put(self, record: ClaimRecord, outcome: AuditEvent | None = None) -> Settled:
+        def write(connection: sqlite3.Connection) -> Settled:
+            place = self._append(connection, outcome)
+            text = record.result if place is None else refer(record.result or "", place)
+            if connection.execute(_BEGIN, _row(replace(record, result=text))).rowcount != 1:
+                raise failure(Code.INTERNAL, f"{record.id} is claimed already")
+            return Settled(place)
 
-    def note(self, record: ClaimRecord) -> None:
+        return self._ledger.commit(write)
+
+    def note(self, record: ClaimRecord, outcome: AuditEvent | None = None) -> None:
         row = _row(record)
-        # The audit's record of a read is appended in here, in the same transaction.
-        self._ledger.commit_later(lambda connection: connection.execute(_BEGIN, row))
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute(_BEGIN, row)
+            self._append(connection, outcome)
+
+        self._ledger.commit_later(write)
 
     def list(
         self, tenant: str | None, lease_id: str | None, states: Sequence[ClaimState], at_most: int
@@ -118,6 +136,11 @@ class ClaimTable:
         )
         values = (*states, tenant, tenant, lease_id, lease_id, at_most)
         return [_record(row) for row in reversed(self._ledger.rows(statement, values))]
+
+    def _append(self, connection: sqlite3.Connection, event: AuditEvent | None) -> Head | None:
+        if event is None or self._audit is None:
+            return None
+        return self._audit.append(connection, event)
 
     def sweep(self, now_s: float, kept_s: float) -> None:
         self._ledger.tidy()  # what was noted before its lease was released counts as the lease's

@@ -16,6 +16,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -23,6 +24,20 @@ Write = Callable[[sqlite3.Connection], T]
 
 _GO_ALONG: Final = 16
 _MOST_WAITING: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """Whoever keeps in memory what transactions write. `mark` gives what `back` takes it back to
+    when a write of a transaction failed and the others go on; `ended` says whether a transaction
+    was committed, before another one begins."""
+
+    mark: Callable[[], object]
+    back: Callable[[object], None]
+    ended: Callable[[bool], None]
+
+
+NOBODY: Final = Follower(lambda: None, lambda mark: None, lambda committed: None)
 
 
 class _Job(Generic[T]):
@@ -33,13 +48,15 @@ class _Job(Generic[T]):
         self.value: T | None = None
         self.error: BaseException | None = None
 
-    def run(self, connection: sqlite3.Connection) -> None:
+    def run(self, connection: sqlite3.Connection, follower: Follower) -> None:
         connection.execute("SAVEPOINT one")
+        mark = follower.mark()
         try:
             self.value = self.write(connection)
         except BaseException as error:
             self.error = error
             connection.execute("ROLLBACK TO one")
+            follower.back(mark)
         connection.execute("RELEASE one")
 
 
@@ -55,6 +72,7 @@ class Commits:
         self._jobs: deque[_Job[object]] = deque()
         self._later: deque[Write[object]] = deque()
         self._full = True
+        self.follower = NOBODY
 
     def run(self, write: Write[T], *, durable: bool = True) -> T:
         """What `write` gives, once it is committed. Raises what it raises, and sqlite3.Error."""
@@ -83,12 +101,14 @@ class Commits:
         along = min(len(self._later), _GO_ALONG)
         jobs += [_Job(self._later.popleft(), durable=False) for _ in range(along)]
         connection = self._connection
+        committed = False
         try:
             self._synchronous(full=any(job.durable for job in jobs))
             connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
-                job.run(connection)
+                job.run(connection, self.follower)
             connection.execute("COMMIT")
+            committed = True
         except BaseException as error:
             for job in jobs:
                 job.error = job.error or error
@@ -96,6 +116,7 @@ class Commits:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         finally:
+            self.follower.ended(committed)
             for job in jobs:
                 job.done = True
             self._synchronous(full=True)

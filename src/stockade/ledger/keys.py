@@ -1,15 +1,11 @@
 """The root secrets that tokens are signed with: one file, replaced as a whole or not at all.
 
-Who can read the file can make any token, so it is refused where anybody else could: a wider mode
-than 0600, another owner, a symbolic link, anything but a regular file. It is written to a new file
-beside it, brought to the disk, and renamed over the old one; a crash before the rename leaves the
-old keys, after it the new ones, and a half-written file is never read.
+Who can read the file can make any token, so it is refused where anybody else could
+(`private_file`). A crash leaves the old keys or the new ones, and a half-written file is never read.
 """
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
@@ -17,6 +13,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from stockade.decide.tokens import SECRET_BYTES
+from stockade.ledger import private_file
 from stockade.terms.authority import MAX_KEYS, RootKeys
 from stockade.terms.base import Model
 from stockade.terms.fault import Code, failure
@@ -65,48 +62,8 @@ def save(path: Path, keys: RootKeys, point: Callable[[str], None] = lambda name:
     content, whole."""
     secrets = {kid: secret.hex() for kid, secret in keys.secrets.items()}
     content = KeyFile(version=1, current=keys.current, keys=secrets).model_dump_json().encode()
-    fresh = path.with_name(f"{path.name}.new")
-    try:
-        # What a crash left of an earlier attempt.
-        fresh.unlink(missing_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        with os.fdopen(os.open(fresh, flags, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            point("keys.written")
-            os.fsync(file.fileno())
-        point("keys.synced")
-        fresh.rename(path)
-        point("keys.renamed")
-        _sync_directory(path.parent)
-    except OSError as error:
-        raise failure(Code.STORAGE_UNAVAILABLE, f"{path} can't be written: {error}") from error
+    private_file.replace(path, content, point)
 
 
 def _read(path: Path) -> KeyFile:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(fd, "rb") as file:
-        about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
-            raise failure(Code.STORAGE_UNAVAILABLE, f"{path} is not a regular file")
-        if about.st_uid != os.geteuid():
-            raise failure(
-                Code.STORAGE_UNAVAILABLE,
-                f"{path} belongs to user {about.st_uid}, who could read the keys: "
-                f"chown {os.geteuid()} {path}",
-            )
-        mode = stat.S_IMODE(about.st_mode)
-        if mode & 0o077:
-            raise failure(
-                Code.STORAGE_UNAVAILABLE,
-                f"{path} has mode {mode:04o}; others could read the keys: chmod 0600 {path}",
-            )
-        return KeyFile.model_validate_json(file.read(_MAX_FILE_BYTES))
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    return KeyFile.model_validate_json(private_file.read(path, _MAX_FILE_BYTES))

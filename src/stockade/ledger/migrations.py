@@ -142,7 +142,30 @@ _V5: Final = (
     "CREATE TABLE released_lease (lease_id TEXT PRIMARY KEY) STRICT",
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4, _V5)
+# Records of the audit, as they are hashed. What they are looked up by is computed from their text,
+# so that nothing beside the text can say something else. `audit_exported` is the last record of
+# which a copy is somewhere else: the triggers let only those go. They keep mistakes out; what keeps
+# an attacker's changes from passing unseen is the chain (decide/chain.py).
+_V6: Final = (
+    "CREATE TABLE audit (seq INTEGER PRIMARY KEY, hash BLOB NOT NULL, body TEXT NOT NULL) STRICT",
+    "CREATE INDEX audit_call ON audit"
+    " (coalesce(json_extract(body, '$.call_id'), json_extract(body, '$.request_id')))"
+    " WHERE json_extract(body, '$.request_id') IS NOT NULL",
+    "CREATE INDEX audit_checkpoint ON audit (seq)"
+    " WHERE json_extract(body, '$.kind') = 'checkpoint'",
+    "INSERT INTO counter (name, value) VALUES ('audit_exported', 0)",
+    """
+    CREATE TRIGGER audit_no_update BEFORE UPDATE ON audit
+    BEGIN SELECT RAISE(ABORT, 'a record of the audit is never changed'); END
+    """,
+    """
+    CREATE TRIGGER audit_no_delete BEFORE DELETE ON audit
+    WHEN old.seq > (SELECT value FROM counter WHERE name = 'audit_exported')
+    BEGIN SELECT RAISE(ABORT, 'a record of the audit is kept until it is exported'); END
+    """,
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4, _V5, _V6)
 CURRENT: Final = len(MIGRATIONS)
 
 

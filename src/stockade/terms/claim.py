@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from stockade.terms.audit import Head
 from stockade.terms.outcome import EditOutcome, ExecOutcome
 
 if TYPE_CHECKING:
@@ -24,6 +25,13 @@ class ClaimState(StrEnum):
     COMPLETED = "completed"
     IN_DOUBT = "in_doubt"
     NOT_EXECUTED = "not_executed"
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A claim has come to its end. `audit` is the record that says so, if one does."""
+
+    audit: Head | None
 
 
 UNSETTLED = (ClaimState.IN_FLIGHT, ClaimState.IN_DOUBT)

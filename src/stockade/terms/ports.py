@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from stockade.terms.approval import ApprovalRecord, ApprovalState
+from stockade.terms.audit import AuditEvent
 from stockade.terms.authority import Revocation
 from stockade.terms.call import EditOperation, ExecOperation, ViewOperation
-from stockade.terms.claim import ClaimRecord, ClaimState, Evidence
+from stockade.terms.claim import ClaimRecord, ClaimState, Evidence, Settled
 from stockade.terms.grant import Check
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.outcome import CapturedArtifact, EditOutcome, End, ExecOutcome, ViewOutcome
@@ -312,9 +313,9 @@ class ClaimBook(Protocol):
     Failure(storage_unavailable)."""
 
     def get(self, claim_id: str) -> ClaimRecord | None: ...
-    def begin(self, record: ClaimRecord) -> None:
+    def begin(self, record: ClaimRecord, intent: AuditEvent | None = None) -> None:
         """Power-safe when it returns. Takes the place of a claim that was not executed, and of the
-        same call's own."""
+        same call's own. `intent` becomes a record of the audit in the same transaction."""
 
     def started(self, claim_id: str, sandbox: str, guest_call: str) -> None:
         """Outlives this process, and not the host: after a power cut no sandbox is left that it
@@ -329,14 +330,16 @@ class ClaimBook(Protocol):
         by: str,
         result: str | None,
         reason: str | None = None,
-    ) -> bool:
-        """End an unsettled claim; False, and nothing, when there is none. Power-safe unless nothing
-        was executed."""
+        outcome: AuditEvent | None = None,
+    ) -> Settled | None:
+        """End an unsettled claim; None, and nothing, when there is none. Power-safe unless nothing
+        was executed. `outcome` becomes a record of the audit in the same transaction, and the
+        result that is stored names it."""
 
-    def put(self, record: ClaimRecord) -> None:
+    def put(self, record: ClaimRecord, outcome: AuditEvent | None = None) -> Settled:
         """Write a settled call that had no claim. Power-safe."""
 
-    def note(self, record: ClaimRecord) -> None:
+    def note(self, record: ClaimRecord, outcome: AuditEvent | None = None) -> None:
         """Write a finished read some time soon. Never waits for a disk, save every hundredth."""
 
     def list(

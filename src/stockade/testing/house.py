@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from stockade.decide import signatures
 from stockade.decide.grant_file import CeilingFile
 from stockade.decide.policy import Policy
 from stockade.decide.tokens import SECRET_BYTES, KeyRing
 from stockade.flow.approvals import Approvals
+from stockade.flow.auditing import Auditor
 from stockade.flow.authority import Authority
 from stockade.flow.claims import Claims
 from stockade.flow.gate import Gate
@@ -38,6 +40,7 @@ from stockade.host.files import LeaseFiles
 from stockade.host.policy_files import load_policy
 from stockade.ledger.approval_table import ApprovalTable
 from stockade.ledger.artifacts import FileArtifacts
+from stockade.ledger.audit_table import AuditTable
 from stockade.ledger.claim_table import ClaimTable
 from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import SqliteLedger
@@ -55,6 +58,7 @@ KID: Final = "k1"
 TENANT: Final = "acme"
 PROCESSORS: Final = 2
 KEPT_S: Final = 7 * 24 * 3600.0
+AUDIT_SEED: Final = bytes(range(32))
 
 
 class PointedLedger(SqliteLedger):
@@ -95,6 +99,8 @@ class House:
     gate: Gate
     claims: Claims
     settlement: Settlement
+    table: AuditTable
+    audit: Auditor
 
     def request(self, trajectory: str = "run-1", **changes: object) -> LeaseRequest:
         """A plain request of the tenant `TENANT`."""
@@ -137,6 +143,13 @@ def open_house(
     policy = load_policy()
     os.makedirs(directory, exist_ok=True)
     ledger = PointedLedger(os.path.join(directory, "ledger.db"), point)
+    table = AuditTable(
+        ledger,
+        clock,
+        signatures.public_key(AUDIT_SEED),
+        lambda data: signatures.sign(AUDIT_SEED, data),
+    )
+    audit = Auditor(table, clock)
     workspaces = FakeWorkspaces(
         os.path.join(directory, "workspaces"),
         lambda root_fd, owner: LeaseFiles(root_fd, FileLocks(), owner),
@@ -172,7 +185,7 @@ def open_house(
         SpendTable(ledger), lambda tenant: ceiling_for(tenant).price_table(), PROCESSORS
     )
     leases = Leases(steps, minter, clock=clock, random_hex=secrets.token_hex)
-    claims = Claims(ClaimTable(ledger), clock=clock, boot=boot, boottime=time.monotonic)
+    claims = Claims(ClaimTable(ledger, table), clock=clock, boot=boot, boottime=time.monotonic)
     settlement = Settlement(
         claims,
         Teller(engine.describe(), clock, "test"),
@@ -180,6 +193,7 @@ def open_house(
         engine=engine,
         running=running,
         artifacts=artifacts,
+        audit=audit,
     )
     return House(
         policy=policy,
@@ -199,12 +213,15 @@ def open_house(
             clock=clock,
             settle=settlement.tick,
             forget=lambda: claims.book.sweep(clock(), KEPT_S),
+            upkeep=audit.tick,
         ),
         approvals=approvals,
         spending=spending,
         gate=Gate(approvals, spending),
         claims=claims,
         settlement=settlement,
+        table=table,
+        audit=audit,
     )
 
 

@@ -60,7 +60,8 @@ def table(ledger: SqliteLedger) -> ClaimTable:
 def settle(
     table: ClaimTable, record: ClaimRecord, state: ClaimState = ClaimState.COMPLETED
 ) -> bool:
-    return table.settle(record.id, state, at_s=1001.0, by="daemon", result="{}", reason="why")
+    done = table.settle(record.id, state, at_s=1001.0, by="daemon", result="{}", reason="why")
+    return done is not None
 
 
 def test_a_claim_is_read_as_it_was_written(table: ClaimTable) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 import click
 
 from stockade import __version__
+from stockade.edge.cli.audit import audit
 from stockade.edge.cli.budgets import approval
 from stockade.edge.cli.calls import artifact, call
 from stockade.edge.cli.capability import capability
@@ -51,6 +52,7 @@ for _command in (
     capability,
     key,
     approval,
+    audit,
     tools,
     artifact,
     doctor,

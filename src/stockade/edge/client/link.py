@@ -33,14 +33,24 @@ GRACE_S: Final = 60.0
 
 
 class Link:
-    """One transport, with an optional token that is sent along. Thread-safe."""
+    """One transport, with an optional token that is sent along, and `origin`: headers in which the
+    client names itself. Thread-safe."""
 
-    def __init__(self, transport: Transport, token: str | None = None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        token: str | None = None,
+        origin: Mapping[str, str] | None = None,
+    ) -> None:
         self.transport = transport
         self._token = token
+        self._origin = dict(origin or {})
+        if not all(value.isascii() and value.isprintable() for value in self._origin.values()):
+            # Anything else could end the header's line and begin another.
+            raise ValueError("client and model must be printable ASCII")
 
     def with_token(self, token: str | None) -> Link:
-        return Link(self.transport, token)
+        return Link(self.transport, token, self._origin)
 
     def message(
         self, method: str, target: str, body: Model | None = None, silence_s: float | None = GRACE_S
@@ -48,7 +58,7 @@ class Link:
         content = (
             b"" if body is None else body.model_dump_json(exclude_none=True, by_alias=True).encode()
         )
-        headers: dict[str, str] = {}
+        headers = dict(self._origin)
         if self._token is not None:
             # Anything else could end the header's line and begin another.
             if not self._token.isascii() or not self._token.isprintable():

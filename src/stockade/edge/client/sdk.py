@@ -29,10 +29,12 @@ from stockade.edge.budget_wire import (
     SpendReport,
 )
 from stockade.edge.claim_wire import CallList, CallRecord, CallView, SettleAs, SettleRequest
+from stockade.edge.client.audit import Audit
 from stockade.edge.client.lease import NOT_NAMED, Lease, create
 from stockade.edge.client.link import Link, reply_lost
 from stockade.edge.client.results import Result, StockadeError
 from stockade.edge.client.transport import HttpTransport, Transport
+from stockade.edge.exchange import CLIENT_HEADER, MODEL_HEADER
 from stockade.edge.wire import (
     DoctorReport,
     Empty,
@@ -46,21 +48,39 @@ from stockade.edge.wire import (
 
 DEFAULT_SOCKET: Final = "/run/stockade/stockade.sock"
 SOCKET_VARIABLE: Final = "STOCKADE_SOCKET"
+CLIENT_VARIABLE: Final = "STOCKADE_CLIENT"
+MODEL_VARIABLE: Final = "STOCKADE_MODEL"
 
 
 class Stockade:
     """A connection to a daemon, or to a runtime in this process. Thread-safe."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(
+        self, transport: Transport, *, client: str | None = None, model: str | None = None
+    ) -> None:
+        """`client` and `model` are what the audit is told of who calls: 1 to 128 printable ASCII
+        characters each."""
         self._transport = transport
-        self._link = Link(transport)
+        self._link = Link(transport, origin=_origin(client, model))
+        self.audit: Final = Audit(self._link)
 
     @classmethod
-    def connect(cls, socket: str | os.PathLike[str] | None = None) -> Stockade:
+    def connect(
+        cls,
+        socket: str | os.PathLike[str] | None = None,
+        *,
+        client: str | None = None,
+        model: str | None = None,
+    ) -> Stockade:
         """The daemon at `socket`, else at $STOCKADE_SOCKET, else at the default path. Nothing is
-        sent yet: a daemon that does not answer shows in the first call's result."""
+        sent yet: a daemon that does not answer shows in the first call's result. `client` and
+        `model`, else $STOCKADE_CLIENT and $STOCKADE_MODEL, are what the audit is told."""
         path = socket or os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
-        return cls(HttpTransport(os.fspath(path)))
+        return cls(
+            HttpTransport(os.fspath(path)),
+            client=client or os.environ.get(CLIENT_VARIABLE),
+            model=model or os.environ.get(MODEL_VARIABLE),
+        )
 
     def __enter__(self) -> Stockade:
         return self
@@ -232,3 +252,8 @@ class Stockade:
     def doctor(self) -> DoctorReport:
         """What the daemon's host can enforce. Raises StockadeError."""
         return self._link.ask(self._link.message("GET", "doctor"), DoctorReport)
+
+
+def _origin(client: str | None, model: str | None) -> dict[str, str]:
+    given = {CLIENT_HEADER: client, MODEL_HEADER: model}
+    return {name: value for name, value in given.items() if value}

@@ -22,6 +22,9 @@ grant = "agent"
 
 [retention]
 claims_s = 604800     # after the lease's release
+
+[audit]
+checkpoint_s = 60
 ```
 
 The daemon's own uid is always an operator: whoever runs as it can read the state directory and
@@ -105,6 +108,14 @@ class Retention(Model):
     claims_s: Annotated[int, Field(ge=0, le=MAX_INTEGER)] = 7 * 24 * 3600
 
 
+class AuditRules(Model):
+    """`flow.auditing.AuditSettings` as the file says it."""
+
+    checkpoint_s: Seconds = 60
+    checkpoint_records: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    keep_s: Annotated[int, Field(ge=0, le=MAX_INTEGER)] = 7 * 24 * 3600
+
+
 class Config(Model):
     state_dir: AbsolutePath = DEFAULT_STATE_DIR
     socket: SocketPath = DEFAULT_SOCKET
@@ -114,6 +125,7 @@ class Config(Model):
     limits: ServerLimits = ServerLimits()
     defaults: Defaults = Defaults()
     retention: Retention = Retention()
+    audit: AuditRules = AuditRules()
 
 
 def load(path: str | None = None) -> Config:

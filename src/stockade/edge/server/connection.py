@@ -20,10 +20,10 @@ from urllib.parse import parse_qsl
 
 from stockade.edge.api import Api
 from stockade.edge.exchange import (
+    HEADERS,
     JSON_TYPE,
     MAX_BODY_BYTES,
     MAX_FRAME_BYTES,
-    TOKEN_HEADER,
     Interrupted,
     Peer,
     Request,
@@ -85,13 +85,13 @@ class Connection:
     def _serve(self, message: Message) -> bool:
         """Answer one request; whether the connection can be used again."""
         path, _, query = message.target.partition("?")
-        token = message.headers.get(TOKEN_HEADER)
+        given = {name: message.headers[name] for name in HEADERS if name in message.headers}
         request = Request(
             message.method,
             path,
             self._peer,
             dict(parse_qsl(query, keep_blank_values=True)),
-            {} if token is None else {TOKEN_HEADER: token},
+            given,
         )
         if message.method == "PUT":
             return self._answer(replace(request, stream=self._upload(message)), message)

@@ -1,0 +1,280 @@
+"""The audit's chain: canonical bytes of a record, its hash, and the verification of a stream.
+
+    hash(n) = SHA-256(hash(n-1) + bytes(n)),  hash(0) = 32 zero bytes
+
+The bytes are RFC 8785 JSON of the record with its sequence inside. Whoever changes, removes,
+inserts or reorders a record without making every later hash anew breaks a link, which is found at
+the first record that does not fit. Whoever makes the later hashes anew meets the next checkpoint,
+a record that holds an Ed25519 signature over the hash before it. Whoever removes the end, the last
+checkpoint included, meets a checkpoint that was kept elsewhere (`known`).
+
+`Verifier` takes records one by one and holds none, so a chain of any length is checked in the same
+memory. It stops at the first fault; what follows a broken link proves nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Final, cast
+
+from pydantic import ValidationError
+
+from stockade.decide.canonical import JsonLike, canonical_closed
+from stockade.decide.signatures import verifies
+from stockade.terms.audit import (
+    AUDIT_VERSION,
+    AuditEvent,
+    AuditKind,
+    AuditUsage,
+    Checkpoint,
+    Head,
+    Link,
+)
+from stockade.terms.result import ToolResult
+
+GENESIS: Final = bytes(32)
+UNCOVERED: Final = frozenset({"request_id", "replayed", "audit"})
+
+_EVENT: Final = tuple(field.name for field in fields(AuditEvent))
+_USAGE: Final = tuple(field.name for field in fields(AuditUsage))
+# {"hash":"…64…","prev":"…64…","record":…}: what is hashed is cut out of a line, never written anew.
+_HASH_AT: Final = len('{"hash":"')
+_PREV_AT: Final = _HASH_AT + 64 + len('","prev":"')
+_BODY_AT: Final = _PREV_AT + 64 + len('","record":')
+
+
+def body_of(event: AuditEvent, seq: int) -> str:
+    """The canonical text of an event at its place. Every string in it is text that has a UTF-8
+    form; names are ASCII and there are no floats."""
+    value: dict[str, JsonLike] = {"v": AUDIT_VERSION, "seq": seq}
+    for name in _EVENT:
+        given = getattr(event, name)
+        if given is not None:
+            value[name] = _plain(given)
+    return canonical_closed(value).decode()
+
+
+def checkpoint_body(checkpoint: Checkpoint) -> str:
+    """The record that holds `checkpoint`; it stands right after what is signed."""
+    return canonical_closed(
+        {
+            "v": AUDIT_VERSION,
+            "seq": checkpoint.seq + 1,
+            "kind": AuditKind.CHECKPOINT.value,
+            "at_ms": checkpoint.at_ms,
+            "checkpoint": checkpoint.model_dump(),
+        }
+    ).decode()
+
+
+def hash_of(prev: bytes, body: str) -> bytes:
+    return hashlib.sha256(prev + body.encode()).digest()
+
+
+def make_checkpoint(
+    seq: int, head: bytes, at_ms: int, key: bytes, sign: Callable[[bytes], bytes]
+) -> Checkpoint:
+    signature = sign(signed_bytes(seq, head.hex(), at_ms))
+    return Checkpoint(
+        seq=seq, hash=head.hex(), at_ms=at_ms, key=key.hex(), signature=signature.hex()
+    )
+
+
+def signed_bytes(seq: int, head: str, at_ms: int) -> bytes:
+    """What a checkpoint's signature is over: canonical JSON that names its purpose."""
+    return canonical_closed(
+        {"purpose": "stockade.audit.checkpoint/1", "seq": seq, "hash": head, "at_ms": at_ms}
+    )
+
+
+def genuine(checkpoint: Checkpoint) -> bool:
+    """Whether the key that it names has signed it. Whose key that is, is for the reader to know."""
+    return verifies(
+        bytes.fromhex(checkpoint.key),
+        bytes.fromhex(checkpoint.signature),
+        signed_bytes(checkpoint.seq, checkpoint.hash, checkpoint.at_ms),
+    )
+
+
+def line_of(link: Link) -> bytes:
+    """A record as one line of an export, without the line's end: canonical JSON itself."""
+    head = f'{{"hash":"{link.hash.hex()}","prev":"{link.prev.hex()}","record":'
+    return b"".join((head.encode(), link.body.encode(), b"}"))
+
+
+def parse_line(line: bytes) -> Link | None:
+    """The inverse of `line_of`; None for anything that it does not write."""
+    found = _cut(line)
+    return None if found is None else found[0]
+
+
+def result_digest(result: ToolResult) -> str:
+    """SHA-256 over the canonical bytes of a result without `request_id`, `replayed` and `audit`,
+    in hex: what the record that `audit` names says of it, and what any holder can compute."""
+    value = result.model_dump(mode="json", by_alias=True, exclude=set(UNCOVERED))
+    return hashlib.sha256(canonical_closed(cast(JsonLike, value))).hexdigest()
+
+
+def refer(result: str, place: Head) -> str:
+    """A result's JSON with the place of the record that covers it: `audit` is its last key."""
+    head, null, rest = result.rpartition('"audit":null}')
+    if not null or rest:
+        return result
+    return f'{head}"audit":{{"seq":{place.seq},"hash":"{place.hash.hex()}"}}}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """The first record that is not what was written. `seq` is where it is, or should be."""
+
+    seq: int
+    reason: str
+
+
+class Verifier:
+    """Checks records in their order. `add` gives the first flaw; nothing may be added after it."""
+
+    def __init__(
+        self,
+        *,
+        keys: frozenset[str] = frozenset(),
+        known: Mapping[int, str] | None = None,
+        whole: bool = False,
+    ) -> None:
+        """`keys` are the public keys (hex) that may have signed; none: any, and `signers` says
+        which. `known` are hashes by sequence from checkpoints that were kept elsewhere. `whole`
+        says that the records are all there are: where the first ones are missing, a record must
+        say that they were dropped."""
+        self.signers: set[str] = set()
+        self.first = self.last = self.sealed = 0
+        self.count = 0
+        self._keys = keys
+        self._known = dict(known or {})
+        self._whole = whole
+        self._dropped = 0
+        self._hash = GENESIS
+
+    def add_line(self, line: bytes) -> Flaw | None:
+        """A record as `line_of` writes it."""
+        found = _cut(line)
+        if found is None:
+            return Flaw(self.last + 1, "is no record of this format")
+        return self._add(*found)
+
+    def add(self, link: Link) -> Flaw | None:
+        body = _record(link.body)
+        if body is None or body.get("seq") != link.seq:
+            return Flaw(link.seq, "is no record of this format")
+        return self._add(link, body)
+
+    def _add(self, link: Link, body: Mapping[str, object]) -> Flaw | None:
+        expected = self.last + 1
+        if body.get("v") != AUDIT_VERSION:
+            return Flaw(link.seq, "is no record of this format")
+        first = self.count == 0
+        if not first and link.seq != expected:
+            return Flaw(expected, f"is missing: record {link.seq} stands in its place")
+        if not first and link.prev != self._hash:
+            return Flaw(link.seq, "does not follow the record before it")
+        if first and link.seq == 1 and link.prev != GENESIS:
+            return Flaw(link.seq, "is the first one and follows another")
+        if hash_of(link.prev, link.body) != link.hash:
+            return Flaw(link.seq, "was changed: its hash is not its own")
+        kind = body.get("kind")
+        flaw = self._checkpoint(link, body) if kind == AuditKind.CHECKPOINT else None
+        flaw = flaw or self._anchored(link, first) or self._said(link, kind, body)
+        if flaw is None:
+            self.first = self.first or link.seq
+            self.last, self._hash = link.seq, link.hash
+            self.count += 1
+        return flaw
+
+    def end(self) -> Flaw | None:
+        """After the last record."""
+        missing = [seq for seq in self._known if seq > self.last]
+        if missing:
+            return Flaw(
+                self.last + 1, f"is missing: a checkpoint signs records up to {max(missing)}"
+            )
+        if self._whole and self.first > 1 and self._dropped < self.first - 1:
+            return Flaw(self.first - 1, "is missing, and no record says that it was dropped")
+        return None
+
+    def _checkpoint(self, link: Link, body: Mapping[str, object]) -> Flaw | None:
+        try:
+            made = Checkpoint.model_validate(body.get("checkpoint"))
+        except ValidationError:
+            return Flaw(link.seq, "is a checkpoint without a signature")
+        if self._keys and made.key not in self._keys:
+            return Flaw(link.seq, f"is signed by an unknown key, {made.key}")
+        if made.seq != link.seq - 1 or made.hash != link.prev.hex() or not genuine(made):
+            return Flaw(
+                link.seq,
+                f"is a checkpoint that does not fit: records {self.sealed + 1} to {link.seq - 1} "
+                "are not those that were signed",
+            )
+        self.signers.add(made.key)
+        self.sealed = made.seq
+        return None
+
+    def _anchored(self, link: Link, first: bool) -> Flaw | None:
+        known = self._known.get(link.seq)
+        if known is not None and known != link.hash.hex():
+            return Flaw(link.seq, "is not the one that a checkpoint signs")
+        if first and link.seq > 1 and self.sealed != link.seq - 1:
+            return Flaw(
+                link.seq, "is the first one here and no checkpoint: nothing says what was before it"
+            )
+        return None
+
+    def _said(self, link: Link, kind: object, body: Mapping[str, object]) -> Flaw | None:
+        """What records say of records that are not there."""
+        if kind == AuditKind.DAEMON_STARTED:
+            missing = _number(body, "missing_through")
+            if missing:
+                return Flaw(
+                    link.seq,
+                    f"stands where others were: there had been records up to {missing} "
+                    "when the daemon started",
+                )
+        if kind == AuditKind.AUDIT_DROPPED:
+            self._dropped = max(self._dropped, _number(body, "through"))
+        return None
+
+
+def _record(body: str) -> dict[str, object] | None:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _number(body: Mapping[str, object], name: str) -> int:
+    detail = body.get("detail")
+    found = detail.get(name) if isinstance(detail, dict) else None
+    return found if isinstance(found, int) else 0
+
+
+def _cut(line: bytes) -> tuple[Link, dict[str, object]] | None:
+    try:
+        text = line[_BODY_AT:-1].decode()
+        prev = bytes.fromhex(line[_PREV_AT : _PREV_AT + 64].decode("ascii"))
+        own = bytes.fromhex(line[_HASH_AT : _HASH_AT + 64].decode("ascii"))
+    except ValueError:
+        return None
+    body = _record(text)
+    seq = None if body is None else body.get("seq")
+    if body is None or type(seq) is not int:
+        return None
+    link = Link(seq, prev, own, text)
+    return (link, body) if line_of(link) == line else None
+
+
+def _plain(value: object) -> JsonLike:
+    if isinstance(value, AuditUsage):
+        return {name: getattr(value, name) for name in _USAGE if getattr(value, name) is not None}
+    return cast(JsonLike, value)

@@ -1,0 +1,91 @@
+"""The audit as the API asks for it: operators see all, a tenant the records of its own calls.
+
+Records go out as they are in the ledger; whether they are what was written is for the reader to
+find out, on a machine that it trusts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from stockade.decide.chain import line_of
+from stockade.edge.audit_wire import (
+    AuditRecords,
+    AuditStatus,
+    ExportedRequest,
+    RecordsQuery,
+)
+from stockade.edge.authority_service import operator
+from stockade.edge.exchange import Peer
+from stockade.edge.service import Context
+from stockade.flow.auditing import Auditor
+from stockade.terms.audit import Acting, AuditLine, Link
+from stockade.terms.fault import Fault
+
+_CHUNK: Final = 64 * 1024
+
+
+class AuditService:
+    """Implements `edge.service.AuditVerbs`. Thread-safe."""
+
+    def __init__(self, audit: Auditor, key: bytes) -> None:
+        self._audit = audit
+        self._key = key
+
+    def status(self, peer: Peer) -> AuditStatus:
+        operator(peer, "look at the audit")
+        now = self._audit.log.state()
+        return AuditStatus(
+            first=now.first,
+            last=now.head.seq,
+            hash=now.head.hash.hex(),
+            exported=now.exported,
+            key=self._key.hex(),
+            checkpoint=now.sealed,
+        )
+
+    def records(self, peer: Peer, query: RecordsQuery) -> Iterator[bytes]:
+        operator(peer, "read the audit")
+        return self._chunks(self._first(query))
+
+    def show(self, peer: Peer, call: str) -> AuditRecords:
+        found = [_line(link) for link in self._audit.log.of_call(call)]
+        mine = [line for line in found if peer.tenant in (None, line.record.tenant)]
+        return AuditRecords(records=mine)
+
+    def refused(self, who: Acting, peer: Peer | None, what: str, fault: Fault) -> None:
+        self._audit.request_refused(who, None if peer is None else peer.tenant, what, fault)
+
+    def seal(self, peer: Peer) -> AuditStatus:
+        operator(peer, "have the audit signed")
+        self._audit.seal()
+        return self.status(peer)
+
+    def exported(self, context: Context, request: ExportedRequest) -> AuditStatus:
+        operator(context.peer, "say that the audit was exported")
+        self._audit.exported(request.through, context.who)
+        return self.status(context.peer)
+
+    def _chunks(self, first: int) -> Iterator[bytes]:
+        part = bytearray()
+        for link in self._audit.log.read(first):
+            part += line_of(link) + b"\n"
+            if len(part) >= _CHUNK:
+                yield bytes(part)
+                part.clear()
+        if part:
+            yield bytes(part)
+
+    def _first(self, query: RecordsQuery) -> int:
+        log = self._audit.log
+        first = query.since or 1
+        if query.since_ms is not None:
+            first = log.since(query.since_ms)
+        if query.last is not None:
+            first = max(1, log.state().head.seq - query.last + 1)
+        return log.anchor(first) if query.anchored and first > 1 else first
+
+
+def _line(link: Link) -> AuditLine:
+    return AuditLine.model_validate_json(line_of(link))

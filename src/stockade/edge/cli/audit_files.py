@@ -1,0 +1,70 @@
+"""Files that `audit verify` reads without a daemon: an export, or a ledger.
+
+A ledger is read with what lies beside it: its last checkpoint, so that a cut-off end is noticed.
+Nothing is written to it; that it is open in a daemon does not matter.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from stockade.decide.chain import Verifier
+from stockade.edge.client.audit import Checking, Report
+from stockade.ledger.audit_files import CHECKPOINT_FILE, load_checkpoint
+from stockade.ledger.audit_table import first_of, links
+from stockade.terms.audit import Checkpoint
+from stockade.terms.fault import Code, failure
+
+_SQLITE: Final = b"SQLite format 3\0"
+
+
+def verify_file(
+    path: Path,
+    since: int | None,
+    since_ms: int | None,
+    keys: frozenset[str],
+    known: Iterable[Checkpoint],
+) -> Report:
+    """Raises Failure(storage_unavailable), OSError."""
+    anchors = {made.seq: made.hash for made in known}
+    with path.open("rb") as file:
+        if file.read(len(_SQLITE)) == _SQLITE:
+            return _ledger(path, since, since_ms, keys, anchors)
+        file.seek(0)
+        if since is not None or since_ms is not None:
+            raise failure(
+                Code.INVALID_ARGUMENT, "an exported file is verified as a whole", argument="since"
+            )
+        check = Checking(Verifier(keys=keys, known=anchors))
+        for line in file:
+            check.take(line.rstrip(b"\n"))
+        return check.report()
+
+
+def _ledger(
+    path: Path,
+    since: int | None,
+    since_ms: int | None,
+    keys: frozenset[str],
+    anchors: dict[int, str],
+) -> Report:
+    kept = load_checkpoint(path.with_name(CHECKPOINT_FILE))
+    if kept is not None:
+        anchors.setdefault(kept.seq, kept.hash)
+    whole = since is None and since_ms is None
+    check = Checking(Verifier(keys=keys, known=anchors, whole=whole))
+    try:
+        connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+        try:
+            first = 1 if whole else first_of(connection, since, since_ms)
+            for link in links(connection, first):
+                check.take_link(link)
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise failure(Code.STORAGE_UNAVAILABLE, f"{path} can't be read: {error}") from error
+    return check.report()

@@ -1,0 +1,233 @@
+"""Records, links, checkpoints and lines: what they are made of, and what a verifier refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import pytest
+import rfc8785
+
+from stockade.decide import signatures
+from stockade.decide.chain import (
+    GENESIS,
+    Flaw,
+    Verifier,
+    body_of,
+    checkpoint_body,
+    genuine,
+    hash_of,
+    line_of,
+    make_checkpoint,
+    parse_line,
+    result_digest,
+)
+from stockade.edge.refusal import refusal
+from stockade.terms.audit import AuditEvent, AuditKind, AuditLine, AuditUsage, Link
+from stockade.terms.fault import Code, Fault
+from stockade.terms.result import AuditRef
+
+SEED = bytes(range(32))
+KEY = signatures.public_key(SEED)
+OTHER = bytes(range(1, 33))
+
+
+def event(number: int = 0, **values: object) -> AuditEvent:
+    made = {"kind": AuditKind.CALL_OUTCOME, "at_ms": 1_700_000_000_000 + number, **values}
+    return AuditEvent(**made)  # type: ignore[arg-type]
+
+
+def chain_of(
+    bodies: int = 0, *, checkpoints: Sequence[int] = (), seed: bytes = SEED, change: int = 0
+) -> list[Link]:
+    """Records 1 to `bodies`; those of `checkpoints` are signatures. `change` is another record's
+    content than usual, with everything after it made anew."""
+    links: list[Link] = []
+    prev = GENESIS
+    for seq in range(1, bodies + 1):
+        if seq in checkpoints:
+            made = make_checkpoint(
+                seq - 1,
+                prev,
+                seq,
+                signatures.public_key(seed),
+                lambda data: signatures.sign(seed, data),
+            )
+            body = checkpoint_body(made)
+        else:
+            body = body_of(event(seq, tenant="evil" if seq == change else "acme"), seq)
+        link = Link(seq, prev, hash_of(prev, body), body)
+        links.append(link)
+        prev = link.hash
+    return links
+
+
+def verified(links: Sequence[Link], **options: object) -> Flaw | None:
+    verifier = Verifier(**options)  # type: ignore[arg-type]
+    for link in links:
+        flaw = verifier.add(link)
+        if flaw is not None:
+            return flaw
+    return verifier.end()
+
+
+def test_the_bytes_are_rfc_8785_without_what_does_not_apply() -> None:
+    body = body_of(
+        event(
+            tenant="acme",
+            call_id="c-1",
+            chain=("aa", "bb"),
+            usage=AuditUsage(wall_ms=3, cpu_ms=2),
+            arguments='{"command":"é\\u0001"}',
+            detail={"n": 1, "yes": True, "names": ["b", "a"]},
+        ),
+        7,
+    )
+    value = json.loads(body)
+    assert rfc8785.dumps(value) == body.encode()
+    assert value["seq"] == 7
+    assert value["usage"] == {"wall_ms": 3, "cpu_ms": 2}
+    assert value["chain"] == ["aa", "bb"]
+    assert "trajectory" not in value
+    assert AuditLine.model_validate_json(line_of(Link(7, GENESIS, GENESIS, body))).record.seq == 7
+
+
+def test_a_hash_is_over_the_hash_before_and_the_bytes() -> None:
+    first, second = chain_of(2)
+    assert first.hash == hashlib.sha256(bytes(32) + first.body.encode()).digest()
+    assert second.hash == hashlib.sha256(first.hash + second.body.encode()).digest()
+
+
+def test_a_line_is_canonical_and_is_read_back() -> None:
+    link = chain_of(2)[1]
+    line = line_of(link)
+    assert rfc8785.dumps(json.loads(line)) == line
+    assert parse_line(line) == link
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"{}", b"x" * 400, line_of(chain_of(1)[0])[:-1], line_of(chain_of(1)[0]) + b" "],
+)
+def test_what_is_no_line_is_none(line: bytes) -> None:
+    assert parse_line(line) is None
+
+
+def test_a_line_with_other_spelling_is_none() -> None:
+    line = line_of(chain_of(1)[0])
+    assert parse_line(line.replace(b'"hash":"', b'"hash":"', 1)) is not None
+    upper = line[:9] + line[9:73].upper() + line[73:]
+    assert upper == line or parse_line(upper) is None
+    assert parse_line(line.replace(b'"seq":1', b'"seq":1.0')) is None
+    assert parse_line(line.replace(b'"seq":1', b'"seq":"1"')) is None
+
+
+def test_a_whole_chain_is_fine_and_says_who_signed() -> None:
+    verifier = Verifier(keys=frozenset({KEY.hex()}), whole=True)
+    for link in chain_of(9, checkpoints=(4, 8)):
+        assert verifier.add(link) is None
+    assert verifier.end() is None
+    assert (verifier.first, verifier.last, verifier.sealed) == (1, 9, 7)
+    assert verifier.signers == {KEY.hex()}
+
+
+def test_an_empty_chain_is_fine_unless_something_was_known_of_it() -> None:
+    assert verified([]) is None
+    assert verified([], known={3: "0" * 64}) == Flaw(
+        1, "is missing: a checkpoint signs records up to 3"
+    )
+
+
+def test_everything_made_anew_after_a_change_meets_the_checkpoint() -> None:
+    good = chain_of(9, checkpoints=(5,))
+    forged = chain_of(4, change=2)
+    # The forger has no key: the signature is the old one, and its record is linked in anew.
+    body = good[4].body
+    forged.append(Link(5, forged[-1].hash, hash_of(forged[-1].hash, body), body))
+    flaw = verified(forged)
+    assert flaw is not None
+    assert flaw.seq == 5
+    assert "records 1 to 4 are not those that were signed" in flaw.reason
+
+
+def test_a_forger_with_a_key_of_its_own_meets_the_known_key() -> None:
+    forged = chain_of(6, checkpoints=(5,), seed=OTHER, change=2)
+    assert verified(forged) is None
+    flaw = verified(forged, keys=frozenset({KEY.hex()}))
+    assert flaw is not None
+    assert flaw.seq == 5
+    assert "unknown key" in flaw.reason
+
+
+def test_everything_made_anew_without_any_checkpoint_meets_one_that_was_kept() -> None:
+    good, forged = chain_of(6), chain_of(6, change=2)
+    assert verified(forged) is None
+    flaw = verified(forged, known={4: good[3].hash.hex()})
+    assert flaw is not None
+    assert (flaw.seq, flaw.reason) == (4, "is not the one that a checkpoint signs")
+
+
+def test_a_piece_begins_at_a_checkpoint() -> None:
+    links = chain_of(9, checkpoints=(4,))
+    assert verified(links[3:]) is None
+    flaw = verified(links[4:])
+    assert flaw is not None
+    assert flaw.seq == 5
+
+
+def test_a_beginning_is_missing_unless_a_record_says_that_it_was_dropped() -> None:
+    links = chain_of(9, checkpoints=(4,))[3:]
+    flaw = verified(links, whole=True)
+    assert flaw is not None
+    assert flaw.seq == 3
+    body = body_of(event(kind=AuditKind.AUDIT_DROPPED, detail={"through": 3}), 10)
+    links.append(Link(10, links[-1].hash, hash_of(links[-1].hash, body), body))
+    assert verified(links, whole=True) is None
+
+
+def test_a_daemon_that_missed_records_at_its_start_said_so() -> None:
+    links = chain_of(3)
+    body = body_of(event(kind=AuditKind.DAEMON_STARTED, detail={"missing_through": 9}), 4)
+    links.append(Link(4, links[-1].hash, hash_of(links[-1].hash, body), body))
+    flaw = verified(links)
+    assert flaw is not None
+    assert flaw.seq == 4
+
+
+@pytest.mark.parametrize("body", ["", "[]", "null", '{"seq":2}', "{", '{"kind":"checkpoint"}'])
+def test_what_is_no_record_is_a_flaw(body: str) -> None:
+    first = chain_of(1)[0]
+    odd = Link(2, first.hash, hash_of(first.hash, body), body)
+    flaw = verified([first, odd])
+    assert flaw is not None
+    assert flaw.seq == 2
+    verifier = Verifier()
+    assert verifier.add_line(line_of(first)) is None
+    assert verifier.add_line(line_of(odd)) is not None
+
+
+def test_a_checkpoint_record_without_a_signature_is_a_flaw() -> None:
+    body = '{"kind":"checkpoint","seq":1,"v":1}'
+    flaw = verified([Link(1, GENESIS, hash_of(GENESIS, body), body)])
+    assert flaw == Flaw(1, "is a checkpoint without a signature")
+
+
+def test_a_checkpoint_is_genuine_only_as_it_was_signed() -> None:
+    made = make_checkpoint(3, bytes(32), 5, KEY, lambda data: signatures.sign(SEED, data))
+    assert genuine(made)
+    for change in ({"seq": 4}, {"hash": "1" * 64}, {"at_ms": 6}, {"key": "2" * 64}):
+        assert not genuine(made.model_copy(update=change))
+
+
+def test_a_results_digest_covers_all_but_three_fields() -> None:
+    result = refusal(Fault(Code.TOKEN_EXPIRED, "é"), "rq_1", "1.0")
+    value = json.loads(result.to_json())
+    for name in ("request_id", "replayed", "audit"):
+        del value[name]
+    assert result_digest(result) == hashlib.sha256(rfc8785.dumps(value)).hexdigest()
+    same = result.model_copy(
+        update={"request_id": "rq_2", "replayed": True, "audit": AuditRef(seq=1, hash="00")}
+    )
+    assert result_digest(same) == result_digest(result)
+    assert result_digest(result.model_copy(update={"retry_safe": False})) != result_digest(result)
