@@ -18,6 +18,7 @@ from stockade.edge import (
     routes_claims,
     routes_info,
     routes_leases,
+    routes_secrets,
 )
 from stockade.edge.exchange import (
     FRAMES_TYPE,
@@ -45,6 +46,7 @@ _ROUTER: Final = Router(
     + routes_authority.ROUTES
     + routes_budget.ROUTES
     + routes_claims.ROUTES
+    + routes_secrets.ROUTES
 )
 
 

@@ -21,6 +21,7 @@ from stockade.edge.budget_service import BudgetService
 from stockade.edge.claim_service import ClaimService
 from stockade.edge.doctor import doctor_report
 from stockade.edge.exchange import Write
+from stockade.edge.secret_service import SecretService
 from stockade.edge.server.config import Defaults
 from stockade.edge.service import Context
 from stockade.edge.wire import (
@@ -46,6 +47,7 @@ from stockade.flow.leases import Leases
 from stockade.flow.minting import Minter
 from stockade.flow.pipeline import Pipeline, ToolRequest
 from stockade.flow.running import Running
+from stockade.flow.secrets import Secrets
 from stockade.flow.settlement import Settlement
 from stockade.flow.spending import Spending
 from stockade.terms.call import Permit, Right
@@ -84,6 +86,7 @@ class Parts:
     approvals: Approvals
     gate: Gate
     settlement: Settlement
+    secrets: Secrets
     engine: EngineRef
     state_dir: str
     defaults: Defaults
@@ -101,6 +104,7 @@ class FlowService:
         self.budgets = BudgetService(
             parts.spending, parts.approvals, parts.authority, parts.leases, parts.clock
         )
+        self.secrets = SecretService(parts.secrets, parts.authority, parts.leases, parts.clock)
 
     def call(self, context: Context, request: CallRequest) -> ToolResult:
         return self._parts.pipeline.call(

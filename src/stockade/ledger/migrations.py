@@ -142,7 +142,22 @@ _V5: Final = (
     "CREATE TABLE released_lease (lease_id TEXT PRIMARY KEY) STRICT",
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4, _V5)
+# `sealed` is the encrypted value; it ends with its lease.
+_V6: Final = (
+    """
+    CREATE TABLE secret (
+        lease_id TEXT NOT NULL,
+        name TEXT NOT NULL,
+        in_environment INTEGER NOT NULL,
+        added_at_s REAL NOT NULL,
+        nonce BLOB NOT NULL,
+        sealed BLOB NOT NULL,
+        PRIMARY KEY (lease_id, name)
+    ) STRICT
+    """,
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4, _V5, _V6)
 CURRENT: Final = len(MIGRATIONS)
 
 

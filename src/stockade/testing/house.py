@@ -27,6 +27,7 @@ from stockade.flow.leases import Leases
 from stockade.flow.minting import Minter
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
+from stockade.flow.secrets import Secrets
 from stockade.flow.settlement import Settlement
 from stockade.flow.spending import Spending
 from stockade.flow.steps import LeaseSteps
@@ -39,6 +40,8 @@ from stockade.host.policy_files import load_policy
 from stockade.ledger.approval_table import ApprovalTable
 from stockade.ledger.artifacts import FileArtifacts
 from stockade.ledger.claim_table import ClaimTable
+from stockade.ledger.secret_rows import Seal
+from stockade.ledger.secret_table import SecretTable
 from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.authority import RootKeys
@@ -50,6 +53,7 @@ from stockade.testing.clock import ManualClock
 from stockade.testing.fake_engine import FakeEngine
 from stockade.testing.fake_workspaces import FakeWorkspaces
 from stockade.testing.faults import Point, unarmed
+from stockade.tools.redact import Tokens
 
 KID: Final = "k1"
 TENANT: Final = "acme"
@@ -95,6 +99,7 @@ class House:
     gate: Gate
     claims: Claims
     settlement: Settlement
+    secrets: Secrets
 
     def request(self, trajectory: str = "run-1", **changes: object) -> LeaseRequest:
         """A plain request of the tenant `TENANT`."""
@@ -153,6 +158,8 @@ def open_house(
         random_hex=secrets.token_hex,
     )
     sandboxes = Sandboxes(engine)
+    book = SecretTable(ledger, Seal(bytes(SECRET_BYTES), secrets.token_hex))
+    kept = Secrets(book, ledger, Tokens(policy.redaction), clock)
     steps = LeaseSteps(
         ledger=ledger,
         workspaces=workspaces,
@@ -161,13 +168,14 @@ def open_house(
         running=running,
         sandboxes=sandboxes,
         authority=authority,
+        ended=kept.forget,
     )
 
     def ceiling_for(tenant: str) -> CeilingFile:
         return ceiling(policy.ceiling("default"))
 
     minter = Minter(authority, grant_named=policy.grant, ceiling_for=ceiling_for)
-    approvals = Approvals(ApprovalTable(ledger), clock)
+    approvals = Approvals(ApprovalTable(ledger), clock, kept.arguments)
     spending = Spending(
         SpendTable(ledger), lambda tenant: ceiling_for(tenant).price_table(), PROCESSORS
     )
@@ -175,7 +183,7 @@ def open_house(
     claims = Claims(ClaimTable(ledger), clock=clock, boot=boot, boottime=time.monotonic)
     settlement = Settlement(
         claims,
-        Teller(engine.describe(), clock, "test"),
+        Teller(engine.describe(), clock, "test", kept.redactor_of),
         leases=leases,
         engine=engine,
         running=running,
@@ -205,6 +213,7 @@ def open_house(
         gate=Gate(approvals, spending),
         claims=claims,
         settlement=settlement,
+        secrets=kept,
     )
 
 

@@ -70,6 +70,7 @@ def make_line(house: House) -> Line:
         artifacts=house.artifacts,
         gate=house.gate,
         claims=house.claims,
+        secrets=house.secrets,
         policy=house.policy,
         image_env={"host": {"PATH": "/usr/bin:/bin"}},
         verify=house.authority.verify,
