@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stockade.decide.grant_file import CeilingFile, GrantFile
 from stockade.decide.profile_file import ProfileData
+from stockade.decide.redaction_file import RedactionFile
 from stockade.decide.seccomp import SeccompPolicy
 from stockade.edge.wire import CallRequest
 from stockade.terms.audit import AuditLine
@@ -21,6 +22,7 @@ POLICY = {
     "ceilings": CeilingFile,
     "profiles": ProfileData,
     "seccomp": SeccompPolicy,
+    "redaction": RedactionFile,
 }
 
 

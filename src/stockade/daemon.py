@@ -53,6 +53,7 @@ from stockade.flow.minting import Minter
 from stockade.flow.pipeline import Pipeline
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
+from stockade.flow.secrets import Secrets
 from stockade.flow.settlement import Settlement
 from stockade.flow.spending import Spending
 from stockade.flow.steps import LeaseSteps
@@ -73,10 +74,13 @@ from stockade.ledger.approval_table import ApprovalTable
 from stockade.ledger.artifacts import FileArtifacts
 from stockade.ledger.audit_table import AuditTable
 from stockade.ledger.claim_table import ClaimTable
+from stockade.ledger.secret_rows import Seal
+from stockade.ledger.secret_table import SecretTable
 from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.fault import Code, failure
 from stockade.terms.version import VERSION
+from stockade.tools.redact import Tokens
 
 NO_CEILINGS: Final[Mapping[str, str]] = MappingProxyType({})
 DEFAULTS: Final = Defaults()
@@ -98,6 +102,7 @@ class Runtime:
     sandboxes: Sandboxes
     leases: Leases
     sweeper: Sweeper
+    secrets: Secrets
     api: Api
     audit: Auditor
     undo: ExitStack
@@ -175,7 +180,11 @@ def _compose(
         sign=lambda data: signatures.sign(seed, data),
         keep=lambda made: audit_files.save_checkpoint(checkpoint_file, made),
     )
-    audit = Auditor(table, clock, audit_settings)
+    # A key of its own: who has the ledger alone, or the tokens' keys alone, can open nothing.
+    sealing = keys.load_or_create(state_dir / "secret-key.json", random_hex)
+    seal = Seal(sealing.secrets[sealing.current], random_hex)
+    held = Secrets(SecretTable(ledger, seal), ledger, Tokens(policy.redaction), clock)
+    audit = Auditor(table, clock, audit_settings, held.recorded)
     audit.start(VERSION, owned.id, kept)
     artifacts = FileArtifacts(str(state_dir / "artifacts"), random_hex)
     holder = MountHolder(state_dir / "mounts")
@@ -211,13 +220,14 @@ def _compose(
         running=running,
         sandboxes=sandboxes,
         authority=authority,
+        ended=held.forget,
     )
 
     def ceiling_for(tenant: str) -> CeilingFile:
         return policy.ceiling(ceilings.get(tenant, DEFAULT_CEILING))
 
     minter = Minter(authority, grant_named=policy.grant, ceiling_for=ceiling_for)
-    approvals = Approvals(ApprovalTable(ledger), clock)
+    approvals = Approvals(ApprovalTable(ledger), clock, held.arguments)
     spending = Spending(
         SpendTable(ledger),
         lambda tenant: ceiling_for(tenant).price_table(),
@@ -240,7 +250,7 @@ def _compose(
     )
     settlement = Settlement(
         claims,
-        Teller(engine.describe(), clock, VERSION),
+        Teller(engine.describe(), clock, VERSION, held.redactor_of),
         leases=leases,
         engine=engine,
         running=running,
@@ -264,6 +274,7 @@ def _compose(
         gate=gate,
         claims=claims,
         audit=audit,
+        secrets=held,
         policy=policy,
         image_env={name: item.recipe.env for name, item in setup.images.items()},
         verify=authority.verify,
@@ -286,6 +297,7 @@ def _compose(
             settlement=settlement,
             audit=audit,
             audit_key=audit_key,
+            secrets=held,
             engine=engine.describe(),
             state_dir=str(state_dir),
             defaults=defaults,
@@ -295,7 +307,7 @@ def _compose(
     )
     api = Api(service, lambda: f"rq_{random_hex(8)}", VERSION)
     sweeper.start()
-    return Runtime(running, sandboxes, leases, sweeper, api, audit, undo.pop_all())
+    return Runtime(running, sandboxes, leases, sweeper, held, api, audit, undo.pop_all())
 
 
 def engine_setup(state_dir: Path, owned: Instance, policy: Policy) -> Setup:
@@ -391,6 +403,7 @@ def serve(config: Config) -> None:
         retention=config.retention,
         audit=AuditSettings(**config.audit.model_dump()),
     )
+    logs.pass_through(runtime.secrets.hide_all)
     try:
         limits = config.limits
         server = HttpServer(runtime.api, known, calls=limits.calls, queue=limits.queue)

@@ -39,6 +39,7 @@ from stockade.edge.client.sdk import Stockade
 from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role, Write
 from stockade.edge.refusal import refusal
+from stockade.edge.secret_wire import SecretAdd, SecretList, SecretRemove, SecretView
 from stockade.edge.server.http import HttpServer
 from stockade.edge.service import Context
 from stockade.edge.wire import (
@@ -251,6 +252,30 @@ class FakeBudgets:
         return APPROVAL
 
 
+SECRET = SecretView(name="TOKEN", redact_only=True, added_at="2025-01-01T00:00:00Z")
+
+
+@dataclass
+class FakeSecrets:
+    """Implements `edge.service.SecretVerbs`."""
+
+    seen: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def add(self, peer: Peer, token: str | None, lease: str, request: SecretAdd) -> SecretView:
+        self.seen.append(("add", lease, request.value_base64))
+        return SECRET
+
+    def list(self, peer: Peer, token: str | None, lease: str) -> SecretList:
+        self.seen.append(("list", lease, ""))
+        return SecretList(secrets=[SECRET])
+
+    def remove(
+        self, peer: Peer, token: str | None, lease: str, request: SecretRemove
+    ) -> SecretList:
+        self.seen.append(("remove", lease, request.name))
+        return SecretList(secrets=[])
+
+
 @dataclass
 class FakeClaims:
     """One call in doubt."""
@@ -280,6 +305,7 @@ class FakeService:
     budgets: FakeBudgets = field(default_factory=FakeBudgets)
     claims: FakeClaims = field(default_factory=FakeClaims)
     audit: FakeAudit = field(default_factory=FakeAudit)
+    secrets: FakeSecrets = field(default_factory=FakeSecrets)
     contexts: list[Context] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     artifact: bytes = bytes(range(256)) * 32

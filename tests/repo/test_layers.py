@@ -84,6 +84,7 @@ WIRE: Final = (
     "stockade.edge.authority_wire",
     "stockade.edge.budget_wire",
     "stockade.edge.claim_wire",
+    "stockade.edge.secret_wire",
     "stockade.edge.exchange",
     "stockade.edge.refusal",
 )
@@ -92,7 +93,7 @@ CLIENT_REACH: Final = ("stockade.edge.client", *WIRE, *SHARED_BY_CLIENTS)
 # A home that ends in a slash is a directory below src/stockade, else one file; * is any directory.
 HOMES: Final = {
     "click": ("edge/cli/",),
-    "cryptography": ("decide/tokens.py", "decide/signatures.py"),
+    "cryptography": ("decide/tokens.py", "decide/signatures.py", "ledger/secret_rows.py"),
     "docker": ("engines/docker.py",),
     "httptools": ("edge/server/messages.py",),
     "psutil": ("host/processes.py", "*/doctor.py"),

@@ -15,6 +15,7 @@ interpreter runs other threads meanwhile.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 import re2
@@ -28,6 +29,19 @@ _REMEMBERED: Final = 256
 
 class _Compiled(Protocol):
     def fullmatch(self, text: bytes) -> object | None: ...
+
+
+class Found(Protocol):
+    """A match: where it is in the bytes."""
+
+    def span(self) -> tuple[int, int]: ...
+
+
+class ByteScanner(Protocol):
+    """A pattern to look for anywhere in bytes; linear in their number."""
+
+    def search(self, data: bytes) -> object | None: ...
+    def finditer(self, data: bytes) -> Iterator[Found]: ...
 
 
 def check_pattern(pattern: str) -> str:
@@ -62,6 +76,24 @@ def _compile(pattern: str) -> _Compiled:
     except re2.error as error:
         raise ValueError(f"not a pattern of RE2 syntax: {_reason(error)}") from None
     return compiled
+
+
+def byte_scanner(pattern: str) -> ByteScanner:
+    """A pattern of the policy data, over bytes whatever they are. Raises ValueError."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.never_capture = True
+    options.log_errors = False
+    try:
+        compiled: ByteScanner = re2.compile(pattern.encode("latin-1"), options)
+    except (UnicodeEncodeError, re2.error):
+        raise ValueError("not a pattern of RE2 syntax") from None
+    return compiled
+
+
+def literal(text: bytes) -> str:
+    """The pattern that fits exactly these bytes."""
+    return "".join(f"\\x{byte:02x}" for byte in text)
 
 
 def _reason(error: Exception) -> str:

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from stockade.decide.canonical import parse_strict
 from stockade.decide.grant_file import CeilingFile, GrantFile
 from stockade.decide.profile_file import ProfileData
+from stockade.decide.redaction_file import RedactionFile, TokenPattern
 from stockade.decide.seccomp import SeccompPolicy
 from stockade.terms.base import Model
 from stockade.terms.fault import Code, Failure, failure
@@ -35,6 +36,7 @@ class Policy:
     ceilings: Mapping[str, CeilingFile]
     profiles: Mapping[Profile, ProfileData]
     seccomp: Mapping[str, SeccompPolicy]
+    redaction: tuple[TokenPattern, ...] = ()
 
     def grant(self, name: str) -> Grant:
         """The grant file's components. Raises Failure(invalid_argument) for an unknown name."""
@@ -66,6 +68,7 @@ def make_policy(
     ceilings: tuple[CeilingFile, ...],
     profiles: tuple[ProfileData, ...],
     seccomp: tuple[SeccompPolicy, ...],
+    redaction: tuple[RedactionFile, ...] = (),
 ) -> Policy:
     """Put the files together. Raises ValueError where one names another that isn't there."""
     if {profile.name for profile in profiles} != set(Profile):
@@ -78,6 +81,7 @@ def make_policy(
         ceilings=MappingProxyType({item.name: item for item in ceilings}),
         profiles=MappingProxyType({item.name: item for item in profiles}),
         seccomp=MappingProxyType({item.ref: item for item in seccomp}),
+        redaction=tuple(pattern for file in redaction for pattern in file.patterns),
     )
 
 
@@ -99,6 +103,11 @@ def parse_profile(data: bytes) -> ProfileData:
 def parse_seccomp(data: bytes) -> SeccompPolicy:
     """Raises ValueError, whose text names the place in the file."""
     return _parse(SeccompPolicy, data)
+
+
+def parse_redaction(data: bytes) -> RedactionFile:
+    """Raises ValueError, whose text names the place in the file."""
+    return _parse(RedactionFile, data)
 
 
 def _parse(model: type[_File], data: bytes) -> _File:

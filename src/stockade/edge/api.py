@@ -20,6 +20,7 @@ from stockade.edge import (
     routes_claims,
     routes_info,
     routes_leases,
+    routes_secrets,
 )
 from stockade.edge.exchange import (
     CLIENT_HEADER,
@@ -51,6 +52,7 @@ _ROUTER: Final = Router(
     + routes_budget.ROUTES
     + routes_claims.ROUTES
     + routes_audit.ROUTES
+    + routes_secrets.ROUTES
 )
 _ORIGIN: Final = re.compile(ORIGIN_PATTERN)
 

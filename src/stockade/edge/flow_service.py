@@ -23,6 +23,7 @@ from stockade.edge.claim_service import ClaimService
 from stockade.edge.doctor import doctor_report
 from stockade.edge.exchange import Write
 from stockade.edge.lease_views import clamped, lease_data, lease_view
+from stockade.edge.secret_service import SecretService
 from stockade.edge.server.config import Defaults
 from stockade.edge.service import Context
 from stockade.edge.wire import (
@@ -49,6 +50,7 @@ from stockade.flow.leases import Leases
 from stockade.flow.minting import Minter
 from stockade.flow.pipeline import Pipeline, ToolRequest
 from stockade.flow.running import Running
+from stockade.flow.secrets import Secrets
 from stockade.flow.settlement import Settlement
 from stockade.flow.spending import Spending
 from stockade.terms.audit import AuditKind
@@ -89,6 +91,7 @@ class Parts:
     settlement: Settlement
     audit: Auditor
     audit_key: bytes
+    secrets: Secrets
     engine: EngineRef
     state_dir: str
     defaults: Defaults
@@ -112,6 +115,7 @@ class FlowService:
             parts.audit,
             parts.clock,
         )
+        self.secrets = SecretService(parts.secrets, parts.authority, parts.leases, parts.clock)
 
     def call(self, context: Context, request: CallRequest) -> ToolResult:
         return self._parts.pipeline.call(

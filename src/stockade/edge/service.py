@@ -33,6 +33,7 @@ from stockade.edge.budget_wire import (
 )
 from stockade.edge.claim_wire import CallList, CallRecord, CallsQuery, CallView, SettleRequest
 from stockade.edge.exchange import Peer, Write
+from stockade.edge.secret_wire import SecretAdd, SecretList, SecretRemove, SecretView
 from stockade.edge.wire import (
     ArtifactRange,
     CallRequest,
@@ -115,6 +116,16 @@ class AuthorityVerbs(Protocol):
     def retire(self, peer: Peer, request: RetireRequest) -> KeyList: ...
 
 
+class SecretVerbs(Protocol):
+    """Registered secrets of leases. A value goes in and never comes out."""
+
+    def add(self, peer: Peer, token: str | None, lease: str, request: SecretAdd) -> SecretView: ...
+    def list(self, peer: Peer, token: str | None, lease: str) -> SecretList: ...
+    def remove(
+        self, peer: Peer, token: str | None, lease: str, request: SecretRemove
+    ) -> SecretList: ...
+
+
 class Service(Protocol):
     @property
     def authority(self) -> AuthorityVerbs: ...
@@ -124,6 +135,8 @@ class Service(Protocol):
     def claims(self) -> ClaimVerbs: ...
     @property
     def audit(self) -> AuditVerbs: ...
+    @property
+    def secrets(self) -> SecretVerbs: ...
     def call(self, context: Context, request: CallRequest) -> ToolResult: ...
     def run(self, context: Context, request: RunRequest, tee: Tee, stdin: int | None) -> ToolResult:
         """`tee` gets every byte while it is read, and blocks while the client is slow. `stdin`

@@ -9,7 +9,7 @@ waiting.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from stockade.decide.canonical import canonical, digest
@@ -28,9 +28,17 @@ MOST_ARGUMENT_BYTES: Final = 64 * 1024
 class Approvals:
     """Thread-safe."""
 
-    def __init__(self, book: ApprovalBook, clock: Clock) -> None:
+    def __init__(
+        self,
+        book: ApprovalBook,
+        clock: Clock,
+        hide: Callable[[LeaseRecord, Arguments], Arguments],
+    ) -> None:
+        """`hide` gives the arguments without the lease's registered secrets. Nothing else may be
+        hidden from who decides: a caller chooses what looks like a credential."""
         self._book = book
         self._clock = clock
+        self._hide = hide
 
     def check(
         self, permit: Permit, lease: LeaseRecord, tool: str, arguments: Arguments
@@ -53,7 +61,7 @@ class Approvals:
                 tenant=lease.tenant,
                 lease_id=lease.id,
                 tool=tool,
-                arguments=text.decode(),
+                arguments=canonical(self._hide(lease, arguments)).decode(),
                 state=ApprovalState.ASKED,
                 asked_at_s=self._clock(),
             ),

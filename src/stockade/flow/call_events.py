@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
@@ -16,6 +16,7 @@ from pydantic import JsonValue
 
 from stockade.decide.canonical import canonical
 from stockade.decide.chain import result_digest
+from stockade.decide.checks import Arguments
 from stockade.terms.audit import (
     MAX_ARGUMENT_CHARS,
     Acting,
@@ -26,7 +27,6 @@ from stockade.terms.audit import (
 from stockade.terms.claim import ClaimRecord
 from stockade.terms.result import ToolResult, Usage
 
-Arguments = Mapping[str, JsonValue]
 # The arguments of a lease's call without its secrets, and how many were taken out.
 Redact = Callable[[str | None, Arguments], tuple[Arguments, int]]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import JsonValue, ValidationError
 
+from stockade.decide.canonical import canonical
 from stockade.decide.idempotency import (
     Place,
     call_name,
@@ -23,7 +24,9 @@ from stockade.terms.fault import Code, failure
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.ports import Tee
 from stockade.terms.result import ToolResult
+from stockade.tools.clean import clean_arguments
 from stockade.tools.definition import AnyTool
+from stockade.tools.redact import Findings, Redactor
 from stockade.tools.settle import Probe
 
 NOBODY = Acting(None)
@@ -100,8 +103,12 @@ def patience_s(operation: Operation) -> float:
     return operation.timeout_ms / 1000 if isinstance(operation, ExecOperation) else _PATIENCE_S
 
 
-def claim_of(request: ToolRequest, call: Prepared, claims: Claims) -> ClaimRecord:
-    """What the claim of a call says when it begins."""
+def claim_of(
+    request: ToolRequest, call: Prepared, claims: Claims, redactor: Redactor
+) -> ClaimRecord:
+    """What the claim of a call says when it begins, without secrets: its key is of what was sent."""
+    findings = Findings()
+    clean = clean_arguments(request.arguments, redactor, findings)
     lease, named, operation = call.lease, call.named, call.operation
     wall_limit_ms = operation.timeout_ms if isinstance(operation, ExecOperation) else None
     return ClaimRecord(
@@ -113,7 +120,7 @@ def claim_of(request: ToolRequest, call: Prepared, claims: Claims) -> ClaimRecor
         turn=request.turn,
         call_id=named.call_id,
         tool=call.tool.name,
-        arguments=named.arguments,
+        arguments=canonical(clean).decode() if findings.hidden else named.arguments,
         lease_id=lease.id,
         generation=lease.generation,
         workspace_version=lease.workspace_version,

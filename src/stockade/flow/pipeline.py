@@ -39,6 +39,8 @@ from stockade.flow.leases import Leases
 from stockade.flow.plans import Plans
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
+from stockade.flow.secrets import Secrets
+from stockade.flow.showing import keep_raw
 from stockade.flow.spending import Bill
 from stockade.terms.call import EditOperation, ExecOperation, Permit, ViewOperation
 from stockade.terms.fault import Code, Failure, Fault, Status
@@ -49,7 +51,9 @@ from stockade.terms.plan import Kind, SandboxPlan
 from stockade.terms.ports import ArtifactStore, CancelSignal, Clock, ExecContext
 from stockade.terms.result import EngineRef, Provenance, ToolResult
 from stockade.tools import catalog, shape
+from stockade.tools.clean import clean_edit, clean_outcome, clean_result
 from stockade.tools.definition import MAX_ARTIFACT_BYTES, AnyTool, CallLimits
+from stockade.tools.redact import Findings
 from stockade.tools.settle import Probe
 
 _log: Final = logging.getLogger("stockade.call")
@@ -84,6 +88,7 @@ class Pipeline:
         gate: Gate,
         claims: Claims,
         audit: Auditor,
+        secrets: Secrets,
         policy: Policy,
         image_env: Mapping[str, Mapping[str, str]],
         verify: Callable[[str, float], Permit],
@@ -101,6 +106,7 @@ class Pipeline:
         self._gate = gate
         self._claims = claims
         self._audit = audit
+        self._secrets = secrets
         self._plans = Plans(policy, image_env)
         self._verify = verify
         self._engine = engine
@@ -151,6 +157,7 @@ class Pipeline:
             progress.plan, progress.digest = self._plans.plan(record, permit, operation.kind)
         call = Prepared(named, tool, arguments, values, record, permit, operation, progress.digest)
         self._fault_point("compiled")
+        redactor = self._secrets.redactor(record)
         if tool.probe is Probe.NONE:
             result = self._answered(
                 request, progress, lambda: self._carried(request, progress, call, None)
@@ -158,14 +165,14 @@ class Pipeline:
             if result.status in NOTHING_RAN:
                 return self._refused(request, progress, result)
             outcome = self._audit.outcome(self._facts(request, progress), result)
-            self._claims.note(claim_of(request, call, self._claims), result, outcome)
+            self._claims.note(claim_of(request, call, self._claims, redactor), result, outcome)
             return result
         with self._claims.hold(named.id, named.key, patience_s(operation)) as slot:
             if slot.done is not None:
                 scope = path_scope(permit, tool.name)
                 check_replay(permit, scope, progress.digest, slot.done, record.id)
                 return replayed(slot.done, request.request_id)
-            slot.record = claim_of(request, call, self._claims)
+            slot.record = claim_of(request, call, self._claims, redactor)
             slot.intent = self._audit.intent(self._facts(request, progress))
             result = self._answered(
                 request, progress, lambda: self._carried(request, progress, call, slot)
@@ -202,17 +209,25 @@ class Pipeline:
                 self._fault_point("claimed")
                 outcome = self._carry_out(request, progress, record, call, cancel, slot)
                 self._fault_point("ran")
+                findings = Findings()
+                redactor = self._secrets.redactor(record)
+                if progress.plan is None or progress.plan.kind is Kind.COMMAND:
+                    outcome = clean_outcome(outcome, redactor, findings)
                 shaped = tool.shape(call.arguments, outcome)
                 if shaped.status in NOTHING_RAN:
                     bill.give_back()
                 else:
                     bill.end(outcome.cpu_ms if isinstance(outcome, ExecOutcome) else 0)
-            return shape.shape_result(
+            result = shape.shape_result(
                 shaped,
                 self._frame(request, progress),
                 outcome if isinstance(outcome, ExecOutcome) else None,
                 operation.timeout_ms if isinstance(operation, ExecOperation) else None,
             )
+            result = clean_result(result, redactor, findings)
+            if findings.invisible and isinstance(operation, ExecOperation):
+                result = keep_raw(result, outcome, operation.capture, self._artifacts)
+            return result
 
     def _carry_out(
         self,
@@ -249,6 +264,9 @@ class Pipeline:
             cpu=bill.meter,
             starting=None if slot is None else partial(self._starting, slot),
         )
+        if operation.kind is Kind.COMMAND:
+            # Beside the plan, which is written down, named by its digest and shown.
+            operation = replace(operation, env=self._secrets.environment(record))
         at_most = permit.grant.per_lease.sandboxes
         with self._sandboxes.use(
             workspace.tree, progress.plan, progress.digest, at_most
@@ -260,7 +278,7 @@ class Pipeline:
 
     def _foreseen(self, progress: _Progress, slot: Slot, edit: EditOutcome) -> None:
         """Stage 5 of an edit: what it is going to do is known here, and nothing is done yet."""
-        slot.foresee(edit)
+        slot.foresee(clean_edit(edit, self._secrets.redactor(progress.lease), Findings()))
         progress.effect_began = True
         self._fault_point("foreseen")
 
@@ -311,7 +329,8 @@ class Pipeline:
         )
 
     def _refuse(self, request: ToolRequest, progress: _Progress, fault: Fault) -> ToolResult:
-        return shape.fault_result(fault, self._frame(request, progress))
+        result = shape.fault_result(fault, self._frame(request, progress))
+        return clean_result(result, self._secrets.redactor(progress.lease), Findings())
 
     def _refused(self, request: ToolRequest, progress: _Progress, result: ToolResult) -> ToolResult:
         """Recorded, unless something may have happened: that is recorded when it is known."""

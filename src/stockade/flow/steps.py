@@ -84,7 +84,9 @@ class LeaseSteps:
         running: Running,
         sandboxes: Sandboxes,
         authority: Authority,
+        ended: Callable[[str], None],
     ) -> None:
+        """`ended` is told the id of each lease that has been released."""
         self.ledger = ledger
         self.workspaces = workspaces
         self.engine = engine
@@ -95,6 +97,7 @@ class LeaseSteps:
         self.live = LiveLeases(ledger)
         self._running = running
         self._sandboxes = sandboxes
+        self._ended = ended
 
     def over(self, record: LeaseRecord, now: float) -> bool:
         """Whether the lease's time has come, or its capability was revoked, or the lease whose
@@ -189,7 +192,9 @@ class LeaseSteps:
         if record.shares is None:
             self.workspaces.remove(record.id)
         self.artifacts.remove(record.id)
-        return self._state(replace(record, token=""), LeaseState.RELEASED)
+        released = self._state(replace(record, token=""), LeaseState.RELEASED)
+        self._ended(record.id)
+        return released
 
     def _fill(self, record: LeaseRecord, origin: LeaseRecord | None) -> SourceReport:
         if record.shares is not None:

@@ -45,6 +45,7 @@ from stockade.terms.pathname import to_text
 
 ATTEMPTS: Final = 8
 LISTED_LINES: Final = 20
+_MARK: Final = b"[redacted:"  # as in tools.redact
 
 
 def edit_file(
@@ -158,11 +159,20 @@ def _count(path: bytes, content: bytes, old: bytes, allow_multiple: bool) -> int
 
 def _no_match(path: bytes, content: bytes, old: bytes) -> Failure:
     shown = to_text(path)
+    if _MARK in old:
+        return failure(
+            Code.NO_MATCH,
+            f"old_str holds a mark {_MARK.decode()}…], which is not in {shown}: it stands for text "
+            "that results hide. Choose an old_str without it",
+            count=0,
+        )
     near = near_miss(content, old)
     if near is None:
         return failure(Code.NO_MATCH, f"old_str does not occur in {shown}", count=0)
     words = {
         "line_endings": f"the text at line {near.line} differs only in line endings",
+        "invisible": f"the text at line {near.line} has characters that results show as "
+        "<U+NNNN>; old_str needs the characters themselves",
         "whitespace": f"the text at line {near.line} differs only in whitespace",
         "case": f"the text at line {near.line} differs only in letter case or whitespace",
         "similar_line": f"line {near.line} is the most similar",

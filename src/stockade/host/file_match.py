@@ -15,9 +15,12 @@ of where the search began. Replacing many goes from left to right without overla
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+
+from stockade.terms.invisible import show_invisible
 
 COUNT_LIMIT: Final = 10_000
 COMPARE_BYTES: Final = 64 << 20
@@ -26,11 +29,12 @@ NEAR_LINES: Final = 4_000
 NEAR_COMPARED: Final = 100  # full comparisons, up to 1 ms each where lines are long and alike
 _SIMILAR: Final = 0.6
 _SHOWN_CHARS: Final = 200
+_NAME: Final = re.compile(rb"<U\+[0-9A-F]{4,6}>")
 
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """`kind` is line_endings, whitespace, case or similar_line; `line` 1-based in the file;
+    """`kind` is line_endings, invisible, whitespace, case or similar_line; `line` 1-based in the file;
     `text` that line as it is there, at most 200 characters, undecodable bytes as \\xNN."""
 
     kind: str
@@ -89,7 +93,8 @@ def near_miss(content: bytes, old: bytes) -> Near | None:
     if near or len(content) > NEAR_BYTES:
         return near
     return (
-        _modulo(content, old, "whitespace", _collapse)
+        _modulo(content, old, "invisible", _seen)
+        or _modulo(content, old, "whitespace", _collapse)
         or _modulo(content, old, "case", lambda text: _collapse(text).lower())
         or _similar(content, old)
     )
@@ -105,6 +110,14 @@ def _modulo(content: bytes, old: bytes, kind: str, fold: Callable[[bytes], bytes
     if position < 0:
         return None
     return _at(content, kind, folded.count(b"\n", 0, position) + 1)
+
+
+def _seen(text: bytes) -> bytes:
+    """What is left of a text without characters that nobody sees, and without their names, which
+    stand for them in a result."""
+    shown = text.decode("utf-8", "surrogateescape")
+    # A byte that is no UTF-8 is half a surrogate pair here, and would be shown as well.
+    return _NAME.sub(b"", show_invisible(shown)[0].encode("utf-8", "surrogateescape"))
 
 
 def _collapse(text: bytes) -> bytes:

@@ -40,6 +40,7 @@ def load_policy(directory: Path | None = None) -> Policy:
             ceilings=_read(root / "ceilings", policy.parse_ceiling),
             profiles=_read(root / "profiles", policy.parse_profile),
             seccomp=_read(root / "seccomp", policy.parse_seccomp),
+            redaction=_read(root / "redaction", policy.parse_redaction),
         )
     except ValueError as error:
         raise _bad(root, str(error)) from error

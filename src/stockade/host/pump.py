@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Final
 
 from stockade.terms.call import Capture
-from stockade.terms.outcome import Captured
+from stockade.terms.outcome import Captured, CapturedArtifact
 from stockade.terms.ports import ArtifactSink, CancelSignal, Tee
 
 DRAIN_S: Final = 0.1
@@ -45,8 +45,9 @@ class Collector:
         self, number: int, capture: Capture, sink: ArtifactSink | None, tee: Tee | None
     ) -> None:
         self._number = number
-        self._head_limit = capture.head_bytes
-        self._tail_limit = capture.tail_bytes
+        self._capture = capture
+        self._head_limit = capture.head_bytes + capture.context_bytes
+        self._tail_limit = capture.tail_bytes + capture.context_bytes
         self._head = bytearray()
         self._tail = bytearray()
         self._sink = sink
@@ -73,7 +74,38 @@ class Collector:
 
     def finish(self) -> Captured:
         artifact = self._sink.finish() if self._sink is not None else None
-        return Captured(bytes(self._head), bytes(self._tail), self.total, artifact)
+        head, tail = bytes(self._head), bytes(self._tail)
+        return split(head, tail, self.total, self._capture, artifact)
+
+
+def split(
+    first: bytes,
+    last: bytes,
+    total: int,
+    capture: Capture,
+    artifact: CapturedArtifact | None = None,
+) -> Captured:
+    """The first and the last bytes of a stream of `total` as head, tail and what lies behind the
+    cuts. Where nothing is missing between them, a context may reach into the other end."""
+    context = capture.context_bytes
+    if not context:
+        return Captured(first, last, total, artifact)
+    if total > len(first) + len(last):
+        before, after = last, first
+    else:
+        before = after = first + last
+    head = after[: capture.head_bytes]
+    left = min(capture.tail_bytes, total - len(head))
+    tail = before[len(before) - left :]
+    cut = len(head) + left < total
+    return Captured(
+        head,
+        tail,
+        total,
+        artifact,
+        after_head=after[len(head) :][:context] if cut else b"",
+        before_tail=before[: len(before) - left][-context:] if cut else b"",
+    )
 
 
 class Pump:

@@ -165,7 +165,22 @@ _V6: Final = (
     """,
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4, _V5, _V6)
+# `sealed` is the encrypted value; it ends with its lease.
+_V7: Final = (
+    """
+    CREATE TABLE secret (
+        lease_id TEXT NOT NULL,
+        name TEXT NOT NULL,
+        in_environment INTEGER NOT NULL,
+        added_at_s REAL NOT NULL,
+        nonce BLOB NOT NULL,
+        sealed BLOB NOT NULL,
+        PRIMARY KEY (lease_id, name)
+    ) STRICT
+    """,
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4, _V5, _V6, _V7)
 CURRENT: Final = len(MIGRATIONS)
 
 

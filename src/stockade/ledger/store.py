@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from stockade.ledger import revocations
+from stockade.ledger import revocations, secret_rows
 from stockade.ledger.commits import Commits, Follower
 from stockade.ledger.migrations import migrate
 from stockade.ledger.rows import COLUMNS, Cell, from_row, to_row
@@ -114,6 +114,8 @@ class SqliteLedger:
                     raise failure(Code.INTERNAL, f"lease {record.id} is not in the ledger")
                 if record.state is LeaseState.RELEASED:
                     connection.execute(_RELEASED, (record.id,))
+                    # Not one moment longer than the lease, whatever happens after it.
+                    secret_rows.remove_all(connection, record.id)
                 self._on_lease(connection, old, record)
             self._remember(record)
 

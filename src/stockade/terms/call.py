@@ -43,11 +43,13 @@ class Right:
 @dataclass(frozen=True, slots=True)
 class Capture:
     """Bounds of one output stream. Kept text is `head_bytes` + `tail_bytes`; the artifact holds
-    up to `artifact_bytes` (half head, half tail); 0 keeps no artifact."""
+    up to `artifact_bytes` (half head, half tail); 0 keeps no artifact. `context_bytes` are kept beyond
+    each of the two cuts, to be searched and never shown."""
 
     head_bytes: int
     tail_bytes: int
     artifact_bytes: int
+    context_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,21 @@ class End(StrEnum):
 class Captured:
     """One stream as read: `head` and `tail` are adjacent or have `total - len` bytes between.
 
-    `artifact_path` names a host file below the state directory with the raw bytes, or None.
+    `after_head` and `before_tail` are bytes beyond the two cuts, to be searched and never shown.
+    `shown` is what stands in the place of head and tail where something in them is hidden.
     """
 
     head: bytes
     tail: bytes
     total_bytes: int
     artifact: CapturedArtifact | None = None
+    after_head: bytes = b""
+    before_tail: bytes = b""
+    shown: tuple[bytes, bytes] | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self.total_bytes <= len(self.head) + len(self.tail)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from stockade.terms.lease import LeaseRecord
 from stockade.terms.outcome import CapturedArtifact, EditOutcome, End, ExecOutcome, ViewOutcome
 from stockade.terms.plan import Limits, SandboxPlan
 from stockade.terms.result import EngineRef
+from stockade.terms.secret import Secret
 from stockade.terms.spend import Amount, Budget, Shortage
 
 
@@ -349,6 +350,19 @@ class ClaimBook(Protocol):
 
     def sweep(self, now_s: float, kept_s: float) -> None:
         """Write what waits, and forget claims of leases that were released `kept_s` ago."""
+
+
+class SecretBook(Protocol):
+    """Durable secrets of leases, which end with their lease. Every method is one transaction;
+    raises Failure(storage_unavailable)."""
+
+    def put(self, secret: Secret) -> bool:
+        """Add it, or replace the one of its name. False, and nothing, for a lease that is not
+        there (any more)."""
+
+    def remove(self, lease_id: str, name: str) -> bool: ...
+    def all(self) -> Sequence[Secret]:
+        """Those of every lease that is not released, oldest first."""
 
 
 Clock = Callable[[], float]  # seconds since the epoch

@@ -29,6 +29,7 @@ from stockade.flow.leases import Leases
 from stockade.flow.minting import Minter
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
+from stockade.flow.secrets import Secrets
 from stockade.flow.settlement import Settlement
 from stockade.flow.spending import Spending
 from stockade.flow.steps import LeaseSteps
@@ -42,6 +43,8 @@ from stockade.ledger.approval_table import ApprovalTable
 from stockade.ledger.artifacts import FileArtifacts
 from stockade.ledger.audit_table import AuditTable
 from stockade.ledger.claim_table import ClaimTable
+from stockade.ledger.secret_rows import Seal
+from stockade.ledger.secret_table import SecretTable
 from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.authority import RootKeys
@@ -53,6 +56,7 @@ from stockade.testing.clock import ManualClock
 from stockade.testing.fake_engine import FakeEngine
 from stockade.testing.fake_workspaces import FakeWorkspaces
 from stockade.testing.faults import Point, unarmed
+from stockade.tools.redact import Tokens
 
 KID: Final = "k1"
 TENANT: Final = "acme"
@@ -101,6 +105,7 @@ class House:
     settlement: Settlement
     table: AuditTable
     audit: Auditor
+    secrets: Secrets
 
     def request(self, trajectory: str = "run-1", **changes: object) -> LeaseRequest:
         """A plain request of the tenant `TENANT`."""
@@ -149,7 +154,9 @@ def open_house(
         signatures.public_key(AUDIT_SEED),
         lambda data: signatures.sign(AUDIT_SEED, data),
     )
-    audit = Auditor(table, clock)
+    book = SecretTable(ledger, Seal(bytes(SECRET_BYTES), secrets.token_hex))
+    kept = Secrets(book, ledger, Tokens(policy.redaction), clock)
+    audit = Auditor(table, clock, redact=kept.recorded)
     workspaces = FakeWorkspaces(
         os.path.join(directory, "workspaces"),
         lambda root_fd, owner: LeaseFiles(root_fd, FileLocks(), owner),
@@ -174,13 +181,14 @@ def open_house(
         running=running,
         sandboxes=sandboxes,
         authority=authority,
+        ended=kept.forget,
     )
 
     def ceiling_for(tenant: str) -> CeilingFile:
         return ceiling(policy.ceiling("default"))
 
     minter = Minter(authority, grant_named=policy.grant, ceiling_for=ceiling_for)
-    approvals = Approvals(ApprovalTable(ledger), clock)
+    approvals = Approvals(ApprovalTable(ledger), clock, kept.arguments)
     spending = Spending(
         SpendTable(ledger), lambda tenant: ceiling_for(tenant).price_table(), PROCESSORS
     )
@@ -188,7 +196,7 @@ def open_house(
     claims = Claims(ClaimTable(ledger, table), clock=clock, boot=boot, boottime=time.monotonic)
     settlement = Settlement(
         claims,
-        Teller(engine.describe(), clock, "test"),
+        Teller(engine.describe(), clock, "test", kept.redactor_of),
         leases=leases,
         engine=engine,
         running=running,
@@ -222,6 +230,7 @@ def open_house(
         settlement=settlement,
         table=table,
         audit=audit,
+        secrets=kept,
     )
 
 

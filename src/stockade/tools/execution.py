@@ -13,9 +13,10 @@ from typing import Final
 
 from stockade.terms.call import Capture
 from stockade.terms.fault import Code, Fault
-from stockade.terms.outcome import Captured, End, ExecOutcome
+from stockade.terms.outcome import Captured, CapturedArtifact, End, ExecOutcome
 from stockade.terms.result import Artifact, Exit, Warn, Warning
 from stockade.tools.definition import MAX_ARTIFACT_BYTES, CallLimits, Shaped, warning
+from stockade.tools.redact import CONTEXT_BYTES
 from stockade.tools.text import stream
 
 STREAM_HEAD_BYTES: Final = 16 * 1024
@@ -37,7 +38,10 @@ _SIGNALS: Final = {
 
 def capture(limits: CallLimits) -> Capture:
     return Capture(
-        STREAM_HEAD_BYTES, STREAM_TAIL_BYTES, min(limits.artifact_bytes, MAX_ARTIFACT_BYTES)
+        STREAM_HEAD_BYTES,
+        STREAM_TAIL_BYTES,
+        min(limits.artifact_bytes, MAX_ARTIFACT_BYTES),
+        CONTEXT_BYTES,
     )
 
 
@@ -188,15 +192,19 @@ def execution_warnings(outcome: ExecOutcome) -> tuple[Warning, ...]:
     return tuple(found)
 
 
+def artifact_of(name: str, kept: CapturedArtifact) -> Artifact:
+    return Artifact(
+        id=kept.id,
+        name=name,
+        media_type="application/octet-stream",
+        bytes=kept.bytes,
+        complete=kept.complete,
+    )
+
+
 def _artifacts(*streams: tuple[str, Captured]) -> tuple[Artifact, ...]:
     return tuple(
-        Artifact(
-            id=kept.id,
-            name=name,
-            media_type="application/octet-stream",
-            bytes=kept.bytes,
-            complete=kept.complete,
-        )
+        artifact_of(name, kept)
         for name, captured in streams
         if (kept := captured.artifact) is not None
     )

@@ -5,13 +5,16 @@ of those. A model reads them through `rendered`: colour, title and cursor codes 
 a newline, a carriage return goes back to the start of the line and what follows overwrites it, a
 backspace goes back by one character, and the codes that erase a line or its rest do so. A position
 is a code point: wide and combining characters count as one. What is left of control characters is
-shown as a picture of each (NUL as U+2400), so that nothing invisible reaches a model.
+shown as a picture of each (NUL as U+2400), and what else can't be seen by its name
+(`terms.invisible`), so that nothing invisible reaches a model.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Final
+
+from stockade.terms.invisible import show_invisible
 
 _CODE: Final = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, erase
@@ -24,7 +27,6 @@ _OVERWRITES: Final = re.compile(r"[\r\b]|\x1b\[[0-2]?K")
 _PICTURES: Final = {
     **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"},
     0x7F: 0x2421,
-    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),  # C1: CSI and others in one byte
 }
 
 
@@ -40,8 +42,8 @@ def rendered(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Control characters but newline and tab as pictures."""
-    return text.translate(_PICTURES)
+    """Control characters but newline and tab as pictures, invisible ones by their names."""
+    return show_invisible(text.translate(_PICTURES))[0]
 
 
 def _overwritten(line: str) -> str:

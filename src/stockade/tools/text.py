@@ -25,11 +25,12 @@ _DECODER: Final = codecs.getincrementaldecoder("utf-8")
 def stream(captured: Captured) -> Stream:
     """The text of one stream. Total: every byte sequence has a text."""
     head, tail = captured.head, captured.tail
+    first, last = captured.shown or (head, tail)
     kept = captured.artifact
     # One that holds nothing (a full disk, or the lease has all it may have) can't be read.
     artifact_id = kept.id if kept is not None and kept.bytes else None
-    if captured.total_bytes <= len(head) + len(tail):
-        text, lossy = decode(head + tail)
+    if captured.whole:
+        text, lossy = decode(first + last)
         return Stream(
             text=text,
             total_bytes=captured.total_bytes,
@@ -39,16 +40,18 @@ def stream(captured: Captured) -> Stream:
             lossy=lossy,
             artifact_id=artifact_id,
         )
-    head = without_cut_end(head)
-    tail = without_cut_start(tail)
-    first, first_lossy = decode(head)
-    last, last_lossy = decode(tail)
-    omitted = captured.total_bytes - len(head) - len(tail)
+    shown_head = without_cut_end(first)
+    shown_tail = without_cut_start(last)
+    head_bytes = len(head) - len(first) + len(shown_head)
+    tail_bytes = len(tail) - len(last) + len(shown_tail)
+    first_text, first_lossy = decode(shown_head)
+    last_text, last_lossy = decode(shown_tail)
+    omitted = captured.total_bytes - head_bytes - tail_bytes
     return Stream(
-        text=first + marker(omitted, artifact_id) + last,
+        text=first_text + marker(omitted, artifact_id) + last_text,
         total_bytes=captured.total_bytes,
-        head_bytes=len(head),
-        tail_bytes=len(tail),
+        head_bytes=head_bytes,
+        tail_bytes=tail_bytes,
         truncated=True,
         lossy=first_lossy or last_lossy,
         artifact_id=artifact_id,

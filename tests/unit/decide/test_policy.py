@@ -16,6 +16,7 @@ from stockade.decide.policy import (
     parse_ceiling,
     parse_grant,
     parse_profile,
+    parse_redaction,
     parse_seccomp,
 )
 from stockade.decide.profile_file import PLACES_PARTS, TMP_PARTS
@@ -29,6 +30,7 @@ PARSERS: dict[str, Callable[[bytes], Model]] = {
     "ceilings": parse_ceiling,
     "profiles": parse_profile,
     "seccomp": parse_seccomp,
+    "redaction": parse_redaction,
 }
 FILES = sorted(policy_directory().rglob("*.json"))
 

@@ -177,3 +177,24 @@ def test_whole_files_can_not_be_approved(line: Line) -> None:
     assert code_of(write) is Code.RIGHT_NOT_GRANTED
     with line.house.gate.transfer(permit, line.record, "file_view", arguments):
         pass
+
+
+def test_a_request_shows_and_keeps_no_secret_but_is_for_the_call_with_it(
+    line: Line, token: str
+) -> None:
+    line.house.secrets.add(line.record, "KEY", b"the-secret-value", in_environment=True)
+    real: dict[str, JsonValue] = {"command": "git push https://the-secret-value@host"}
+    other: dict[str, JsonValue] = {"command": "git push https://[redacted:KEY]@host"}
+    approval = asked(line.call(arguments=real, token=token))
+    shown = line.house.approvals.show(approval).arguments
+    assert "git push https://[redacted:KEY]@host" in shown
+    assert "the-secret-value" not in shown
+    assert asked(line.call(arguments=other, token=token)) != approval
+    grant(line, approval)
+    assert line.call(arguments=real, token=token).status is Status.SUCCEEDED
+
+
+def test_what_only_looks_like_a_credential_is_shown_to_who_decides(line: Line, token: str) -> None:
+    command = "git push ghp_" + "a1B2c3" * 6
+    approval = asked(line.call(arguments={"command": command}, token=token))
+    assert command in line.house.approvals.show(approval).arguments

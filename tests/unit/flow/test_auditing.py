@@ -13,8 +13,8 @@ import pytest
 from pydantic import JsonValue
 
 from stockade.decide.chain import result_digest
+from stockade.decide.checks import Arguments
 from stockade.flow.auditing import Auditor, AuditSettings
-from stockade.flow.call_events import Arguments
 from stockade.flow.pipeline import Pipeline, ToolRequest
 from stockade.flow.refusals import BURST, COUNTED_S
 from stockade.terms.audit import Acting, AuditKind, AuditRecord, Checkpoint
@@ -101,6 +101,7 @@ def line(tmp_path: Path) -> Iterator[Line]:
         gate=house.gate,
         claims=house.claims,
         audit=audit,
+        secrets=house.secrets,
         policy=house.policy,
         image_env={"host": {"PATH": "/usr/bin:/bin"}},
         verify=house.authority.verify,

@@ -71,6 +71,7 @@ def make_line(house: House) -> Line:
         gate=house.gate,
         claims=house.claims,
         audit=house.audit,
+        secrets=house.secrets,
         policy=house.policy,
         image_env={"host": {"PATH": "/usr/bin:/bin"}},
         verify=house.authority.verify,

@@ -374,3 +374,37 @@ def test_settling_goes_on_where_one_fails(daemons: Daemons) -> None:
     line.house.engine.point = arm
     line.house.settlement.recover()
     assert line.call("file_edit", EDIT, call_id="d").replayed
+
+
+def test_what_is_kept_and_found_of_a_call_has_no_secret(daemons: Daemons) -> None:
+    value = "the-secret-value"
+    line = daemons.line
+    line.house.secrets.add(line.record, "KEY", value.encode(), in_environment=True)
+    given: dict[str, JsonValue] = {"command": f"echo {value}"}
+    daemons.dies_at("ran", arguments=given)
+    assert claim(line).arguments == '{"command":"echo [redacted:KEY]"}'
+    line = daemons.again(Completed(outcome(f"<{value}>\n".encode())))
+    again = repeat(line, arguments=given)
+    assert (again.status, again.replayed) == (Status.SUCCEEDED, True)
+    assert again.stdout is not None
+    assert again.stdout.text == "<[redacted:KEY]>\n"
+    assert [each.code for each in again.warnings] == [Warn.REDACTED]
+
+
+def test_an_edit_from_one_credential_to_another_is_settled_all_the_same(daemons: Daemons) -> None:
+    """With a mark in the place of both, its arguments are ones that no call can have."""
+    line = daemons.line
+    line.house.secrets.add(line.record, "KEY", b"the-secret-value", in_environment=True)
+    tokens = ("ghp_" + "a1B2c3" * 6, "ghp_" + "d4E5f6" * 6)
+    file(line).write_text(f"{tokens[0]} the-secret-value\n")
+    given: dict[str, JsonValue] = {"path": "f", "old_str": tokens[0], "new_str": tokens[1]}
+    daemons.dies_at("ran", "file_edit", given)
+    stored = claim(line)
+    assert stored.foreseen is not None
+    for text in (stored.arguments, stored.foreseen.diff):
+        assert not any(part in text for part in ("secret-value", *tokens))
+    line = daemons.again()
+    again = repeat(line, "file_edit", given)
+    assert (again.status, again.replayed) == (Status.SUCCEEDED, True)
+    assert isinstance(again.data, EditData)
+    assert "+[redacted:github_token] [redacted:KEY]" in again.data.diff

@@ -135,6 +135,16 @@ def test_b39_line_feeds_match_a_file_whose_every_line_ends_in_crlf(tree: LeaseTr
     assert path.read_bytes() == b"1\n2\r\n3\r\n4", "a CR in an argument: bytes are bytes"
 
 
+def test_a_miss_that_is_due_to_what_results_change_says_so(tree: LeaseTree) -> None:
+    put(tree, "a\u202eb\nkey=hunter2\n".encode())
+    found = fault(lambda: tree.edit("f", b"a<U+202E>b", b"x"))
+    assert found.code is Code.NO_MATCH
+    assert "old_str needs the characters themselves" in found.message
+    found = fault(lambda: tree.edit("f", b"key=[redacted:KEY]", b"x"))
+    assert "it stands for text that results hide" in found.message
+    tree.edit("f", "a\u202eb".encode(), b"ab")
+
+
 def test_b39_a_miss_that_is_due_to_line_endings_says_so(tree: LeaseTree) -> None:
     path = put(tree, b"one\r\ntwo\r\nthree\n")
     before = marks(path)

@@ -79,6 +79,8 @@ def test_the_new_text_is_translated_along_and_a_cr_in_it_stops_both() -> None:
             b"self.valeu = 1",
             Near("similar_line", 2, r"self.value = 1 \xff"),
         ),
+        ("x\na\u202eb c\n".encode(), b"a<U+202E>b c", Near("invisible", 2, "a\u202eb c")),
+        ("x\na\u200bb c\n".encode(), b"ab c", Near("invisible", 2, "a\u200bb c")),
         (b"one\ntwo\n", b"completely different", None),
         (b"", b"a", None),
         (b"a\n", b"\n\n\n", None),

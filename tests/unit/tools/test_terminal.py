@@ -30,7 +30,7 @@ def test_b21_progress_frames_are_overwritten_colours_dropped_crlf_is_a_newline()
         ("nul\0bell\x07", "nul\u2400bell\u2407"),
         ("tab\tstays", "tab\tstays"),
         ("lone \x1b", "lone \u241b"),
-        ("c1 \x9b31m", "c1 \ufffd31m"),
+        ("c1 \x9b31m", "c1 <U+009B>31m"),
         ("", ""),
     ],
 )

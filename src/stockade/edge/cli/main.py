@@ -27,6 +27,7 @@ from stockade.edge.cli.leases import lease
 from stockade.edge.cli.options import Composition
 from stockade.edge.cli.output import explain, say
 from stockade.edge.cli.run import run
+from stockade.edge.cli.secrets import secret
 from stockade.edge.cli.selftest import selftest
 from stockade.edge.client.results import StockadeError
 from stockade.edge.server.config import ConfigError
@@ -43,6 +44,7 @@ def cli() -> None:
     """Run an agent's tools inside containers whose walls come from a signed capability."""
 
 
+lease.add_command(secret)
 for _command in (
     serve,
     run,

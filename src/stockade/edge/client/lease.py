@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from stockade.edge.client.narrowing import attenuate
 from stockade.edge.client.results import Result, StockadeError
 from stockade.edge.client.transport import Sink
 from stockade.edge.exchange import FrameType
+from stockade.edge.secret_wire import SecretAdd, SecretList, SecretRemove, SecretView
 from stockade.edge.wire import (
     ArtifactRange,
     CallRequest,
@@ -32,6 +34,7 @@ from stockade.edge.wire import (
     LeaseView,
     RunRequest,
 )
+from stockade.terms.base import Model
 from stockade.terms.fault import Failure
 from stockade.terms.grant import ApprovalRule, Check, Profile
 from stockade.terms.ids import CallRef
@@ -282,6 +285,27 @@ class Lease:
     def release(self) -> Result:
         return self._operate("/release", Empty())
 
+    # Its secrets.
+
+    def add_secret(self, name: str, value: str | bytes, *, redact_only: bool = False) -> SecretView:
+        """Give the lease's later commands the variable `name`, unless `redact_only`, and hide the
+        value from every result. Replaces the one of that name. Raises StockadeError, and pydantic's
+        ValidationError, a ValueError, for a name that no secret can have."""
+        raw = value.encode() if isinstance(value, str) else value
+        request = SecretAdd(
+            name=name, value_base64=base64.b64encode(raw).decode(), redact_only=redact_only
+        )
+        return self._link.ask(self._message("POST", "/secrets", request), SecretView)
+
+    def secrets(self) -> list[SecretView]:
+        """Their names; never a value. Raises StockadeError."""
+        return self._link.ask(self._message("GET", "/secrets"), SecretList).secrets
+
+    def remove_secret(self, name: str) -> None:
+        """Later commands don't get it any more, and results show it. Raises StockadeError."""
+        request = SecretRemove(name=name)
+        self._link.ask(self._message("POST", "/secrets/remove", request), SecretList)
+
     # Its files.
 
     def changes(self) -> Result:
@@ -356,9 +380,7 @@ class Lease:
             return None
         return idempotency_key(Place(*self._owner, turn, call_id), tool, text)
 
-    def _message(
-        self, method: str, tail: str, body: LeaseRenew | LeaseExport | Empty | None = None
-    ) -> Message:
+    def _message(self, method: str, tail: str, body: Model | None = None) -> Message:
         return self._link.message(method, f"leases/{quote(self.id, safe='')}{tail}", body, _SLOW_S)
 
     def _operate(self, tail: str, body: LeaseRenew | LeaseExport | Empty) -> Result:
