@@ -68,6 +68,7 @@ __attribute__((constructor)) static void hold(int argc, char **argv, char **envp
 	struct argument argument;
 	size_t length;
 	int dumpable;
+	char name[16];
 
 	/* Somebody inside may preload this too, into what he likes. */
 	if (argc != 3 || strlen(argv[2]) != WIRE_HOLD_MAX)
@@ -78,14 +79,16 @@ __attribute__((constructor)) static void hold(int argc, char **argv, char **envp
 	setlocale(LC_ALL, "");
 	setlocale(LC_ALL, "C");
 	dumpable = prctl(PR_GET_DUMPABLE);
-	if (dumpable < 0 || prctl(PR_SET_DUMPABLE, 0) < 0)
+	if (dumpable < 0 || prctl(PR_SET_DUMPABLE, 0) < 0 || prctl(PR_GET_NAME, name) < 0)
 		_exit(UNUSED);
+	prctl(PR_SET_NAME, "guest-shell"); /* what it is to whoever lists processes */
 	length = wait_for(&argument);
 	if (memchr(argument.text, 0, length))
 		_exit(UNUSED);
 	memcpy(argv[2], argument.text, length);
 	forget(envp);
 	close(CALL_FD);
+	prctl(PR_SET_NAME, name);
 	prctl(PR_SET_DUMPABLE, dumpable);
 	reset_signals();
 }

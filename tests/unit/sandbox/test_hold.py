@@ -79,6 +79,7 @@ def output_of(source: int) -> bytes:
         "LD_PRELOAD= ; sh -c 'echo $LD_PRELOAD; env | grep -c LD_'",
         "grep -E '^(NoNewPrivs|Seccomp|CapEff|Groups)' /proc/self/status",
         "kill -TERM $$",
+        "cat /proc/$$/comm; ps -o comm= -p $$",
     ],
 )
 def test_a_held_shell_is_like_a_fresh_one(guest: Running, programs: Path, command: str) -> None:
@@ -98,6 +99,7 @@ def test_its_command_line_shows_the_command_and_nothing_while_it_waits(
     with held(guest, programs) as (spare, source):
         cmdline = Path(f"/proc/{spare.pid}/cmdline")
         assert cmdline.read_bytes().rstrip(b"\0") == b"bash\0-c"
+        assert cmdline.with_name("comm").read_text() == "guest-shell\n"
         spare.release(b"tr -d '\\0' </proc/$$/cmdline")
         assert output_of(source) == b"bash-ctr -d '\\0' </proc/$$/cmdline"
 
