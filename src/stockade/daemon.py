@@ -14,7 +14,6 @@ import re
 import secrets
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -59,6 +58,7 @@ from stockade.flow.told import Teller
 from stockade.flow.user_ids import UID_SLOTS
 from stockade.host import cgroup, doctor, instance, leasedir, leftovers, processes
 from stockade.host.cancel import EventfdCancel
+from stockade.host.clocks import HostClock
 from stockade.host.data import data_directory, native_program
 from stockade.host.file_locks import FileLocks
 from stockade.host.files import LeaseFiles
@@ -73,6 +73,7 @@ from stockade.ledger.claim_table import ClaimTable
 from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.fault import Code, failure
+from stockade.terms.moment import Timekeeper
 from stockade.terms.version import VERSION
 
 NO_CEILINGS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -114,7 +115,7 @@ def open_runtime(
     defaults: Defaults = DEFAULTS,
     ceilings: Mapping[str, str] = NO_CEILINGS,
     retention: Retention = RETENTION,
-    clock: Callable[[], float] = time.time,
+    clock: Timekeeper | None = None,
     random_hex: Callable[[int], str] = secrets.token_hex,
     fault_point: Callable[[str], None] = lambda name: None,
 ) -> Runtime:
@@ -125,6 +126,7 @@ def open_runtime(
         if owned is None:
             owned = instance.acquire(state_dir, random_hex)
             undo.callback(owned.release)
+        clock = clock or HostClock()
         return _compose(
             state_dir, owned, undo, defaults, ceilings, retention, clock, random_hex, fault_point
         )
@@ -137,7 +139,7 @@ def _compose(
     defaults: Defaults,
     ceilings: Mapping[str, str],
     retention: Retention,
-    clock: Callable[[], float],
+    clock: Timekeeper,
     random_hex: Callable[[int], str],
     fault_point: Callable[[str], None],
 ) -> Runtime:
@@ -205,8 +207,8 @@ def _compose(
     claims = Claims(
         ClaimTable(ledger),
         clock=clock,
-        boot=leasedir.current_boot(),
-        boottime=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        boot=clock.moment().boot,
+        boottime=lambda: clock.moment().boot_s,
     )
     settlement = Settlement(
         claims,

@@ -130,6 +130,7 @@ def open_house(
     point: Point = unarmed,
     ceiling: Callable[[CeilingFile], CeilingFile] = lambda given: given,
     boot: str = "boot-1",
+    skew_s: float = 0,
 ) -> House:
     """Open the state below `directory`. `ceiling` changes the tenants' ceiling; another `boot` is a
     host that went down."""
@@ -151,6 +152,7 @@ def open_house(
         ledger=ledger,
         running=running,
         random_hex=secrets.token_hex,
+        skew_s=skew_s,
     )
     sandboxes = Sandboxes(engine)
     steps = LeaseSteps(
