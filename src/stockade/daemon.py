@@ -14,10 +14,10 @@ import re
 import secrets
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -25,20 +25,26 @@ from typing import Final
 from stockade.decide.grant_file import CeilingFile
 from stockade.decide.policy import Policy
 from stockade.decide.seccomp import compile_seccomp
+from stockade.edge import reporting
 from stockade.edge.api import Api
 from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role
 from stockade.edge.flow_service import FlowService, Parts
+from stockade.edge.gauges import runtime_gauges
 from stockade.edge.server import http, logs
 from stockade.edge.server.config import (
     DEFAULT_CEILING,
     Config,
     Defaults,
     Retention,
+    ServerLimits,
+    Tokens,
     ceilings_of,
     peers,
 )
 from stockade.edge.server.http import HttpServer
+from stockade.edge.watch_service import WatchService
+from stockade.edge.watching import Sink, Watcher
 from stockade.engines.oci import image, toolbox
 from stockade.engines.oci.engine import OciEngine, Setup
 from stockade.flow.approvals import Approvals
@@ -48,6 +54,8 @@ from stockade.flow.gate import Gate
 from stockade.flow.leases import Leases
 from stockade.flow.minting import Minter
 from stockade.flow.pipeline import Pipeline
+from stockade.flow.places import Places
+from stockade.flow.readiness import Readiness
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
 from stockade.flow.settlement import Settlement
@@ -65,7 +73,8 @@ from stockade.host.files import LeaseFiles
 from stockade.host.instance import Instance
 from stockade.host.mounts import MountHolder
 from stockade.host.policy_files import load_policy
-from stockade.host.workspaces import LocalWorkspaces
+from stockade.host.space import SpaceCheck
+from stockade.host.workspaces import DEFAULT_RESERVE_BYTES, LocalWorkspaces
 from stockade.ledger import keys
 from stockade.ledger.approval_table import ApprovalTable
 from stockade.ledger.artifacts import FileArtifacts
@@ -87,21 +96,39 @@ _BACKGROUND_THREADS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Options:
+    """Limits of calls, skew of tokens, and who gets what is known of each call."""
+
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    skew_s: int = Tokens().skew_s
+    sinks: Sequence[Sink] = ()
+
+
+OPTIONS: Final = Options()
+
+
+@dataclass(frozen=True, slots=True)
 class Runtime:
     """Everything that runs on one state directory. `close` ends it in order; `undo` are the parts
     to close, last made first."""
 
     running: Running
+    places: Places
     sandboxes: Sandboxes
     leases: Leases
     sweeper: Sweeper
     api: Api
     undo: ExitStack
 
+    def stop(self) -> None:
+        """Refuse new work and send away calls that wait for a place. What runs goes on."""
+        self.api.stop()
+        self.places.stop()
+
     def close(self, grace_s: float = 10.0) -> None:
         """Let running calls finish for `grace_s` seconds, cancel the rest, end every sandbox.
         Leases stay: the next start takes them back."""
-        self.api.stop()
+        self.stop()
         with self.undo:
             self.sweeper.stop()
             self.running.drain(grace_s)
@@ -115,6 +142,7 @@ def open_runtime(
     defaults: Defaults = DEFAULTS,
     ceilings: Mapping[str, str] = NO_CEILINGS,
     retention: Retention = RETENTION,
+    options: Options = OPTIONS,
     clock: Timekeeper | None = None,
     random_hex: Callable[[int], str] = secrets.token_hex,
     fault_point: Callable[[str], None] = lambda name: None,
@@ -128,7 +156,16 @@ def open_runtime(
             undo.callback(owned.release)
         clock = clock or HostClock()
         return _compose(
-            state_dir, owned, undo, defaults, ceilings, retention, clock, random_hex, fault_point
+            state_dir,
+            owned,
+            undo,
+            defaults,
+            ceilings,
+            retention,
+            options,
+            clock,
+            random_hex,
+            fault_point,
         )
 
 
@@ -139,6 +176,7 @@ def _compose(
     defaults: Defaults,
     ceilings: Mapping[str, str],
     retention: Retention,
+    options: Options,
     clock: Timekeeper,
     random_hex: Callable[[int], str],
     fault_point: Callable[[str], None],
@@ -167,12 +205,15 @@ def _compose(
     )
     undo.callback(workspaces.close)
     running = Running(EventfdCancel)
+    limits = options.limits
+    places = Places(limits.calls, limits.queue, limits.tenant_calls, limits.queue_s)
     authority = Authority(
         root_keys,
         save=lambda changed: keys.save(key_file, changed),
         ledger=ledger,
         running=running,
         random_hex=random_hex,
+        skew_s=options.skew_s,
     )
     sandboxes = Sandboxes(engine)
     steps = LeaseSteps(
@@ -229,6 +270,7 @@ def _compose(
     pipeline = Pipeline(
         leases=leases,
         running=running,
+        places=places,
         sandboxes=sandboxes,
         artifacts=artifacts,
         gate=gate,
@@ -241,6 +283,12 @@ def _compose(
         version=VERSION,
         fault_point=fault_point,
     )
+    watcher = Watcher(options.sinks)
+    probes = {
+        "engine": lambda: usable(setup.runtime),
+        "ledger": ledger.probe,
+        "space": lambda: SpaceCheck(str(state_dir), DEFAULT_RESERVE_BYTES),
+    }
     service = FlowService(
         Parts(
             leases=leases,
@@ -256,13 +304,18 @@ def _compose(
             engine=engine.describe(),
             state_dir=str(state_dir),
             defaults=defaults,
+            watching=WatchService(
+                watcher.tally,
+                runtime_gauges(places, sandboxes, leases, claims.book),
+                Readiness(probes, clock),
+            ),
             clock=clock,
             version=VERSION,
         )
     )
-    api = Api(service, lambda: f"rq_{random_hex(8)}", VERSION)
+    api = Api(service, lambda: f"rq_{random_hex(8)}", VERSION, watcher)
     sweeper.start()
-    return Runtime(running, sandboxes, leases, sweeper, api, undo.pop_all())
+    return Runtime(running, places, sandboxes, leases, sweeper, api, undo.pop_all())
 
 
 def engine_setup(state_dir: Path, owned: Instance, policy: Policy) -> Setup:
@@ -316,6 +369,12 @@ def find_runtime() -> tuple[str, str]:
     return path, found[1].decode()
 
 
+def usable(runtime: str) -> None:
+    """Raises Failure(engine_unavailable) when the program is not there any more."""
+    if not os.access(runtime, os.X_OK):
+        raise failure(Code.ENGINE_UNAVAILABLE, f"{runtime} is gone")
+
+
 def check_host() -> None:
     """Raises Failure(engine_unavailable) with what to do where no sandbox could ever be made: said
     at the start, not by the first call (docs/cli.md, `doctor`, has the whole list)."""
@@ -347,26 +406,27 @@ def _release_all(leases: Leases) -> None:
 
 def serve(config: Config) -> None:
     """Be the daemon until a signal ends it. Raises Failure, ConfigError, ListenError."""
-    logs.configure()
+    logs.configure(config.log.format)
     known = peers(config, os.getuid())
     check_host()
     ceilings = ceilings_of(config, load_policy().ceilings)
-    runtime = open_runtime(
-        Path(config.state_dir),
-        defaults=config.defaults,
-        ceilings=ceilings,
-        retention=config.retention,
-    )
-    try:
-        limits = config.limits
-        server = HttpServer(runtime.api, known, calls=limits.calls, queue=limits.queue)
-        http.serve(
-            server,
-            config.socket,
-            config.socket_mode,
-            float(limits.shutdown_grace_s),
-            ready=lambda: LOG.info("listening on %s", config.socket),
-            overdue=lambda: runtime.running.drain(0),
+    with reporting.sinks(config, VERSION) as sinks:
+        runtime = open_runtime(
+            Path(config.state_dir),
+            defaults=config.defaults,
+            ceilings=ceilings,
+            retention=config.retention,
+            options=Options(config.limits, config.tokens.skew_s, sinks),
         )
-    finally:
-        runtime.close(grace_s=0)
+        try:
+            http.serve(
+                HttpServer(runtime.api, known),
+                config.socket,
+                config.socket_mode,
+                float(config.limits.shutdown_grace_s),
+                ready=lambda: LOG.info("listening on %s", config.socket),
+                stopping=runtime.stop,
+                overdue=lambda: runtime.running.drain(0),
+            )
+        finally:
+            runtime.close(grace_s=0)

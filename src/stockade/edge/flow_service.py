@@ -23,6 +23,7 @@ from stockade.edge.doctor import doctor_report
 from stockade.edge.exchange import Write
 from stockade.edge.server.config import Defaults
 from stockade.edge.service import Context
+from stockade.edge.watch_service import WatchService
 from stockade.edge.wire import (
     ArtifactRange,
     CallRequest,
@@ -87,6 +88,7 @@ class Parts:
     engine: EngineRef
     state_dir: str
     defaults: Defaults
+    watching: WatchService
     clock: Clock
     version: str
 
@@ -96,6 +98,7 @@ class FlowService:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self.watching = parts.watching
         self.authority = AuthorityService(parts.authority, parts.clock)
         self.claims = ClaimService(parts.settlement, parts.leases, parts.authority, parts.clock)
         self.budgets = BudgetService(
@@ -114,6 +117,7 @@ class FlowService:
                 tenant=context.peer.tenant,
                 token=_token(context),
                 idempotency_key=request.idempotency_key,
+                mark=context.watch.mark,
             )
         )
 
@@ -134,6 +138,7 @@ class FlowService:
                 tee=tee,
                 stdin=stdin,
                 idempotency_key=request.idempotency_key,
+                mark=context.watch.mark,
             )
         )
 

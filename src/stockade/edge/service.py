@@ -27,6 +27,7 @@ from stockade.edge.budget_wire import (
 )
 from stockade.edge.claim_wire import CallList, CallRecord, CallsQuery, CallView, SettleRequest
 from stockade.edge.exchange import Peer, Write
+from stockade.edge.watching import UNWATCHED, CallWatch
 from stockade.edge.wire import (
     ArtifactRange,
     CallRequest,
@@ -52,6 +53,7 @@ class Context:
     request_id: str
     peer: Peer
     token: str | None
+    watch: CallWatch = UNWATCHED
 
 
 class BudgetVerbs(Protocol):
@@ -85,7 +87,19 @@ class AuthorityVerbs(Protocol):
     def retire(self, peer: Peer, request: RetireRequest) -> KeyList: ...
 
 
+class WatchVerbs(Protocol):
+    """Figures and readiness."""
+
+    def metrics(self, peer: Peer) -> tuple[bytes, str]:
+        """Text and its type. Knows itself who may read it."""
+
+    def not_ready(self) -> Sequence[str]:
+        """Why no call can be served now; empty when one can."""
+
+
 class Service(Protocol):
+    @property
+    def watching(self) -> WatchVerbs: ...
     @property
     def authority(self) -> AuthorityVerbs: ...
     @property

@@ -22,6 +22,7 @@ from stockade.terms.fault import Code, failure
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.ports import Tee
 from stockade.terms.result import ToolResult
+from stockade.terms.stage import Mark, unmarked
 from stockade.tools.definition import AnyTool
 from stockade.tools.settle import Probe
 
@@ -46,6 +47,7 @@ class ToolRequest:
     tee: Tee | None = None
     stdin: int | None = None
     idempotency_key: str | None = None
+    mark: Mark = unmarked
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from stockade.flow.gate import Gate
 from stockade.flow.lease_request import LeaseRequest
 from stockade.flow.leases import Leases
 from stockade.flow.minting import Minter
+from stockade.flow.places import Places
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
 from stockade.flow.settlement import Settlement
@@ -86,6 +87,7 @@ class House:
     engine: FakeEngine
     artifacts: FileArtifacts
     running: Running
+    places: Places
     sandboxes: Sandboxes
     steps: LeaseSteps
     leases: Leases
@@ -193,6 +195,7 @@ def open_house(
         engine=engine,
         artifacts=artifacts,
         running=running,
+        places=Places(),
         sandboxes=sandboxes,
         steps=steps,
         leases=leases,
