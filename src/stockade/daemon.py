@@ -14,11 +14,10 @@ import re
 import secrets
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -27,20 +26,26 @@ from stockade.decide import signatures
 from stockade.decide.grant_file import CeilingFile
 from stockade.decide.policy import Policy
 from stockade.decide.seccomp import compile_seccomp
+from stockade.edge import reporting
 from stockade.edge.api import Api
 from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role
 from stockade.edge.flow_service import FlowService, Parts
+from stockade.edge.gauges import runtime_gauges
 from stockade.edge.server import http, logs
 from stockade.edge.server.config import (
     DEFAULT_CEILING,
     Config,
     Defaults,
     Retention,
+    ServerLimits,
+    TokenRules,
     ceilings_of,
     peers,
 )
 from stockade.edge.server.http import HttpServer
+from stockade.edge.watch_service import WatchService
+from stockade.edge.watching import Sink, Watcher
 from stockade.engines.oci import image, toolbox
 from stockade.engines.oci.engine import OciEngine, Setup
 from stockade.flow.approvals import Approvals
@@ -51,6 +56,8 @@ from stockade.flow.gate import Gate
 from stockade.flow.leases import Leases
 from stockade.flow.minting import Minter
 from stockade.flow.pipeline import Pipeline
+from stockade.flow.places import Places
+from stockade.flow.readiness import Readiness
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
 from stockade.flow.secrets import Secrets
@@ -62,13 +69,15 @@ from stockade.flow.told import Teller
 from stockade.flow.user_ids import UID_SLOTS
 from stockade.host import cgroup, doctor, instance, leasedir, leftovers, processes
 from stockade.host.cancel import EventfdCancel
+from stockade.host.clocks import HostClock
 from stockade.host.data import data_directory, native_program
 from stockade.host.file_locks import FileLocks
 from stockade.host.files import LeaseFiles
 from stockade.host.instance import Instance
 from stockade.host.mounts import MountHolder
 from stockade.host.policy_files import load_policy
-from stockade.host.workspaces import LocalWorkspaces
+from stockade.host.space import SpaceCheck
+from stockade.host.workspaces import DEFAULT_RESERVE_BYTES, LocalWorkspaces
 from stockade.ledger import audit_files, keys
 from stockade.ledger.approval_table import ApprovalTable
 from stockade.ledger.artifacts import FileArtifacts
@@ -79,6 +88,7 @@ from stockade.ledger.secret_table import SecretTable
 from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.fault import Code, failure
+from stockade.terms.moment import Timekeeper
 from stockade.terms.version import VERSION
 from stockade.tools.redact import Tokens
 
@@ -94,11 +104,24 @@ _BACKGROUND_THREADS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Options:
+    """Limits of calls, skew of tokens, and who gets what is known of each call."""
+
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    skew_s: int = TokenRules().skew_s
+    sinks: Sequence[Sink] = ()
+
+
+OPTIONS: Final = Options()
+
+
+@dataclass(frozen=True, slots=True)
 class Runtime:
     """Everything that runs on one state directory. `close` ends it in order; `undo` are the parts
     to close, last made first."""
 
     running: Running
+    places: Places
     sandboxes: Sandboxes
     leases: Leases
     sweeper: Sweeper
@@ -107,10 +130,15 @@ class Runtime:
     audit: Auditor
     undo: ExitStack
 
+    def stop(self) -> None:
+        """Refuse new work and send away calls that wait for a place. What runs goes on."""
+        self.api.stop()
+        self.places.stop()
+
     def close(self, grace_s: float = 10.0) -> None:
         """Let running calls finish for `grace_s` seconds, cancel the rest, end every sandbox.
         Leases stay: the next start takes them back."""
-        self.api.stop()
+        self.stop()
         with self.undo:
             self.sweeper.stop()
             self.running.drain(grace_s)
@@ -126,7 +154,8 @@ def open_runtime(
     ceilings: Mapping[str, str] = NO_CEILINGS,
     retention: Retention = RETENTION,
     audit: AuditSettings = AUDIT,
-    clock: Callable[[], float] = time.time,
+    options: Options = OPTIONS,
+    clock: Timekeeper | None = None,
     random_hex: Callable[[int], str] = secrets.token_hex,
     fault_point: Callable[[str], None] = lambda name: None,
 ) -> Runtime:
@@ -137,6 +166,7 @@ def open_runtime(
         if owned is None:
             owned = instance.acquire(state_dir, random_hex)
             undo.callback(owned.release)
+        clock = clock or HostClock()
         return _compose(
             state_dir,
             owned,
@@ -145,6 +175,7 @@ def open_runtime(
             ceilings,
             retention,
             audit,
+            options,
             clock,
             random_hex,
             fault_point,
@@ -159,7 +190,8 @@ def _compose(
     ceilings: Mapping[str, str],
     retention: Retention,
     audit_settings: AuditSettings,
-    clock: Callable[[], float],
+    options: Options,
+    clock: Timekeeper,
     random_hex: Callable[[int], str],
     fault_point: Callable[[str], None],
 ) -> Runtime:
@@ -204,12 +236,15 @@ def _compose(
     )
     undo.callback(workspaces.close)
     running = Running(EventfdCancel)
+    limits = options.limits
+    places = Places(limits.calls, limits.queue, limits.tenant_calls, limits.queue_s)
     authority = Authority(
         root_keys,
         save=lambda changed: keys.save(key_file, changed),
         ledger=ledger,
         running=running,
         random_hex=random_hex,
+        skew_s=options.skew_s,
     )
     sandboxes = Sandboxes(engine)
     steps = LeaseSteps(
@@ -245,8 +280,8 @@ def _compose(
     claims = Claims(
         ClaimTable(ledger, table),
         clock=clock,
-        boot=leasedir.current_boot(),
-        boottime=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        boot=clock.moment().boot,
+        boottime=lambda: clock.moment().boot_s,
     )
     settlement = Settlement(
         claims,
@@ -269,6 +304,7 @@ def _compose(
     pipeline = Pipeline(
         leases=leases,
         running=running,
+        places=places,
         sandboxes=sandboxes,
         artifacts=artifacts,
         gate=gate,
@@ -283,6 +319,12 @@ def _compose(
         version=VERSION,
         fault_point=fault_point,
     )
+    watcher = Watcher(options.sinks)
+    probes = {
+        "engine": lambda: usable(setup.runtime),
+        "ledger": ledger.probe,
+        "space": lambda: SpaceCheck(str(state_dir), DEFAULT_RESERVE_BYTES),
+    }
     service = FlowService(
         Parts(
             leases=leases,
@@ -301,13 +343,18 @@ def _compose(
             engine=engine.describe(),
             state_dir=str(state_dir),
             defaults=defaults,
+            watching=WatchService(
+                watcher.tally,
+                runtime_gauges(places, sandboxes, leases, claims.book),
+                Readiness(probes, clock),
+            ),
             clock=clock,
             version=VERSION,
         )
     )
-    api = Api(service, lambda: f"rq_{random_hex(8)}", VERSION)
+    api = Api(service, lambda: f"rq_{random_hex(8)}", VERSION, watcher)
     sweeper.start()
-    return Runtime(running, sandboxes, leases, sweeper, held, api, audit, undo.pop_all())
+    return Runtime(running, places, sandboxes, leases, sweeper, held, api, audit, undo.pop_all())
 
 
 def engine_setup(state_dir: Path, owned: Instance, policy: Policy) -> Setup:
@@ -361,6 +408,12 @@ def find_runtime() -> tuple[str, str]:
     return path, found[1].decode()
 
 
+def usable(runtime: str) -> None:
+    """Raises Failure(engine_unavailable) when the program is not there any more."""
+    if not os.access(runtime, os.X_OK):
+        raise failure(Code.ENGINE_UNAVAILABLE, f"{runtime} is gone")
+
+
 def check_host() -> None:
     """Raises Failure(engine_unavailable) with what to do where no sandbox could ever be made: said
     at the start, not by the first call (docs/cli.md, `doctor`, has the whole list)."""
@@ -392,28 +445,29 @@ def _release_all(leases: Leases) -> None:
 
 def serve(config: Config) -> None:
     """Be the daemon until a signal ends it. Raises Failure, ConfigError, ListenError."""
-    logs.configure()
+    logs.configure(config.log.format)
     known = peers(config, os.getuid())
     check_host()
     ceilings = ceilings_of(config, load_policy().ceilings)
-    runtime = open_runtime(
-        Path(config.state_dir),
-        defaults=config.defaults,
-        ceilings=ceilings,
-        retention=config.retention,
-        audit=AuditSettings(**config.audit.model_dump()),
-    )
-    logs.pass_through(runtime.secrets.hide_all)
-    try:
-        limits = config.limits
-        server = HttpServer(runtime.api, known, calls=limits.calls, queue=limits.queue)
-        http.serve(
-            server,
-            config.socket,
-            config.socket_mode,
-            float(limits.shutdown_grace_s),
-            ready=lambda: LOG.info("listening on %s", config.socket),
-            overdue=lambda: runtime.running.drain(0),
+    with reporting.sinks(config, VERSION) as sinks:
+        runtime = open_runtime(
+            Path(config.state_dir),
+            defaults=config.defaults,
+            ceilings=ceilings,
+            retention=config.retention,
+            audit=AuditSettings(**config.audit.model_dump()),
+            options=Options(config.limits, config.tokens.skew_s, sinks),
         )
-    finally:
-        runtime.close(grace_s=0)
+        logs.pass_through(runtime.secrets.hide_all)
+        try:
+            http.serve(
+                HttpServer(runtime.api, known),
+                config.socket,
+                config.socket_mode,
+                float(config.limits.shutdown_grace_s),
+                ready=lambda: LOG.info("listening on %s", config.socket),
+                stopping=runtime.stop,
+                overdue=lambda: runtime.running.drain(0),
+            )
+        finally:
+            runtime.close(grace_s=0)

@@ -17,6 +17,7 @@ import pytest
 
 from stockade.edge.api import Api
 from stockade.edge.audit_wire import AuditRecords, AuditStatus, ExportedRequest, RecordsQuery
+from stockade.edge.authority_service import operator
 from stockade.edge.authority_wire import (
     KeyList,
     KeyView,
@@ -296,6 +297,20 @@ class FakeClaims:
 
 
 @dataclass
+class FakeWatching:
+    """One figure; ready unless a test says why not."""
+
+    reasons: list[str] = field(default_factory=list)
+
+    def metrics(self, peer: Peer) -> tuple[bytes, str]:
+        operator(peer, "read figures")
+        return b"stockade_leases 1.0\n", "text/plain"
+
+    def not_ready(self) -> Sequence[str]:
+        return self.reasons
+
+
+@dataclass
 class FakeService:
     """Answers everything at once. A test replaces one verb by assigning to `on_call` and so on,
     and reads what arrived from `seen`."""
@@ -306,6 +321,7 @@ class FakeService:
     claims: FakeClaims = field(default_factory=FakeClaims)
     audit: FakeAudit = field(default_factory=FakeAudit)
     secrets: FakeSecrets = field(default_factory=FakeSecrets)
+    watching: FakeWatching = field(default_factory=FakeWatching)
     contexts: list[Context] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     artifact: bytes = bytes(range(256)) * 32
@@ -464,13 +480,7 @@ class Running:
 class Start(Protocol):
     """Starts a server; a second one under another name, or after the first has stopped."""
 
-    def __call__(
-        self,
-        peers: Mapping[int, Peer] | None = None,
-        calls: int = 64,
-        queue: int = 256,
-        name: str = "s",
-    ) -> Running: ...
+    def __call__(self, peers: Mapping[int, Peer] | None = None, name: str = "s") -> Running: ...
 
 
 @pytest.fixture
@@ -506,13 +516,11 @@ def start(service: FakeService, socket_dir: Path) -> Iterator[Start]:
     """Start a server; the peers default to this process as the operator."""
     started: list[Running] = []
 
-    def make(
-        peers: Mapping[int, Peer] | None = None, calls: int = 64, queue: int = 256, name: str = "s"
-    ) -> Running:
+    def make(peers: Mapping[int, Peer] | None = None, name: str = "s") -> Running:
         own = Peer(os.geteuid(), None, Role.OPERATOR, own=True)
         path = str(socket_dir / name)
         allowed = {own.uid: own} if peers is None else peers
-        server = HttpServer(make_api(service), allowed, calls=calls, queue=queue)
+        server = HttpServer(make_api(service), allowed)
         running = Running(path, server)
         started.append(running)
         server.start(path, 0o600)

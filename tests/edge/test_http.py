@@ -72,24 +72,6 @@ def test_b85_control_answers_while_every_call_thread_is_taken(server: Running, g
         assert {call.result()[1]["status"] for call in calls} == {"succeeded"}
 
 
-def test_b85_more_calls_than_threads_and_queue_are_busy_at_once(
-    start: Start, gate: Gate, service: FakeService
-) -> None:
-    server = start(calls=2, queue=0)
-    with ThreadPoolExecutor(2) as clients:
-        calls = [clients.submit(server.ask, "POST", "/v1/calls", CALL) for _ in range(2)]
-        for _ in range(2):
-            assert gate.running.acquire(timeout=GATE_S)
-        _, refused = server.ask("POST", "/v1/calls", CALL)
-        assert (refused["status"], refused["error"]["code"]) == ("unavailable", "busy")
-        assert refused["error"]["retry_after_ms"] == 1000
-        assert refused["retry_safe"] is True
-        gate.open.set()
-        assert {call.result()[1]["status"] for call in calls} == {"succeeded"}
-    assert server.ask("POST", "/v1/calls", CALL)[1]["status"] == "succeeded"
-    assert len(service.seen) == 3
-
-
 def test_b05_a_client_that_goes_away_does_not_end_its_call(
     server: Running, gate: Gate, service: FakeService
 ) -> None:

@@ -96,6 +96,8 @@ HOMES: Final = {
     "cryptography": ("decide/tokens.py", "decide/signatures.py", "ledger/secret_rows.py"),
     "docker": ("engines/docker.py",),
     "httptools": ("edge/server/messages.py",),
+    "opentelemetry": ("edge/tracing.py",),
+    "prometheus_client": ("edge/exposition.py",),
     "psutil": ("host/processes.py", "*/doctor.py"),
     "pydantic": ("*/",),
     "pydantic_core": ("*/",),  # the same package: error details and custom errors live there

@@ -18,6 +18,7 @@ from stockade.edge import (
     routes_budget,
     routes_calls,
     routes_claims,
+    routes_health,
     routes_info,
     routes_leases,
     routes_secrets,
@@ -29,9 +30,11 @@ from stockade.edge.exchange import (
     TOKEN_HEADER,
     FrameType,
     Interrupted,
+    Peer,
     Producer,
     Request,
     Response,
+    Role,
     Write,
     frame,
 )
@@ -39,6 +42,7 @@ from stockade.edge.guard import log_unexpected
 from stockade.edge.refusal import http_status, refusal
 from stockade.edge.routing import Inbound, Lane, Route, Router, Shape, record_denied, reply
 from stockade.edge.service import Context, Service
+from stockade.edge.watching import UNWATCHED, CallWatch, Watcher
 from stockade.edge.wire import ErrorReply, LeaseReply
 from stockade.terms.audit import ORIGIN_PATTERN
 from stockade.terms.fault import Code, Failure, Fault, failure
@@ -53,15 +57,26 @@ _ROUTER: Final = Router(
     + routes_claims.ROUTES
     + routes_audit.ROUTES
     + routes_secrets.ROUTES
+    + routes_health.ROUTES
 )
 _ORIGIN: Final = re.compile(ORIGIN_PATTERN)
+_OF_CALLS: Final = (Shape.RESULT, Shape.FRAMES)
+# Of a peer that is not known, on the routes that are for everybody.
+_NOBODY: Final = Peer(-1, None, Role.TENANT, own=False)
 
 
 class Api:
     """Thread-safe. `new_request_id` gives a fresh id per attempt; `version` goes into results."""
 
-    def __init__(self, service: Service, new_request_id: Callable[[], str], version: str) -> None:
+    def __init__(
+        self,
+        service: Service,
+        new_request_id: Callable[[], str],
+        version: str,
+        watcher: Watcher | None = None,
+    ) -> None:
         self._service = service
+        self._watcher = watcher or Watcher()
         self._new_request_id = new_request_id
         self._version = version
         self._stopping = threading.Event()
@@ -80,12 +95,14 @@ class Api:
 
     def handle(self, request: Request) -> Response:
         request_id = self._new_request_id()
-        shape = Shape.PLAIN
+        shape, watch = Shape.PLAIN, UNWATCHED
         context: Context | None = None
         try:
             route, params = self._route(request)
             shape = route.shape
-            if request.peer is None:
+            if route.lane is Lane.CALL:
+                watch = self._watcher.begin()
+            if request.peer is None and not route.for_everybody:
                 raise failure(
                     Code.PEER_NOT_ALLOWED, "this user is not in the daemon's configuration"
                 )
@@ -95,20 +112,23 @@ class Api:
             token = request.headers.get(TOKEN_HEADER)
             context = Context(
                 request_id,
-                request.peer,
+                request.peer or _NOBODY,
                 token,
                 _origin(request, CLIENT_HEADER),
                 _origin(request, MODEL_HEADER),
+                watch,
             )
-            inbound = Inbound(request, context, params, self._service, self._version, stopping)
+            inbound = Inbound(
+                request, context, params, self._service, self._version, stopping, self._watcher
+            )
             return route.handler(inbound)
         except Failure as known:
             record_denied(self._service, request, context, known.fault)
-            return self._refuse(shape, known.fault, request_id)
+            return self._refuse(shape, known.fault, request_id, watch)
         except Exception as unexpected:
             log_unexpected(request_id, unexpected)
             fault = Fault(Code.INTERNAL, f"a fault of Stockade; see its log for {request_id}")
-            return self._refuse(shape, fault, request_id)
+            return self._refuse(shape, fault, request_id, watch)
 
     def produce(self, producer: Producer, write: Write) -> Response | None:
         """Run a produced body. A refusal before its first byte is given as the reply to send
@@ -139,7 +159,8 @@ class Api:
             shape = self._route(request)[0].shape
         except Failure as unknown:
             return self._refuse(Shape.PLAIN, unknown.fault, self._new_request_id())
-        return self._refuse(shape, fault, self._new_request_id())
+        watch = self._watcher.begin() if shape in _OF_CALLS else UNWATCHED
+        return self._refuse(shape, fault, self._new_request_id(), watch)
 
     def _route(self, request: Request) -> tuple[Route, dict[str, str]]:
         found = _ROUTER.find(request.method, request.path)
@@ -152,11 +173,15 @@ class Api:
             )
         raise failure(Code.UNKNOWN_ROUTE, "there is no such route")
 
-    def _refuse(self, shape: Shape, fault: Fault, request_id: str) -> Response:
+    def _refuse(
+        self, shape: Shape, fault: Fault, request_id: str, watch: CallWatch = UNWATCHED
+    ) -> Response:
+        self._watcher.refused(fault.status, fault.code)
         if shape is Shape.PLAIN:
             status = 405 if "methods" in fault.details else http_status(fault.code)
             return reply(ErrorReply(error=error_of(fault)), status)
         result = refusal(fault, request_id, self._version)
+        watch.end(result)
         if shape is Shape.LEASE:
             return reply(LeaseReply(result=result, lease=None))
         if shape is Shape.FRAMES:

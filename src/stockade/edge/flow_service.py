@@ -26,6 +26,7 @@ from stockade.edge.lease_views import clamped, lease_data, lease_view
 from stockade.edge.secret_service import SecretService
 from stockade.edge.server.config import Defaults
 from stockade.edge.service import Context
+from stockade.edge.watch_service import WatchService
 from stockade.edge.wire import (
     ArtifactRange,
     CallRequest,
@@ -95,6 +96,7 @@ class Parts:
     engine: EngineRef
     state_dir: str
     defaults: Defaults
+    watching: WatchService
     clock: Clock
     version: str
 
@@ -104,6 +106,7 @@ class FlowService:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self.watching = parts.watching
         self.authority = AuthorityService(parts.authority, parts.audit, parts.clock)
         self.audit = AuditService(parts.audit, parts.audit_key)
         self.claims = ClaimService(parts.settlement, parts.leases, parts.authority, parts.clock)
@@ -130,6 +133,7 @@ class FlowService:
                 token=_token(context),
                 idempotency_key=request.idempotency_key,
                 who=context.who,
+                mark=context.watch.mark,
             )
         )
 
@@ -151,6 +155,7 @@ class FlowService:
                 stdin=stdin,
                 idempotency_key=request.idempotency_key,
                 who=context.who,
+                mark=context.watch.mark,
             )
         )
 

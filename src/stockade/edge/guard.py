@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import re
 import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from stockade.edge.call_context import within
 from stockade.edge.refusal import refusal
 from stockade.edge.routing import Inbound, record_denied
+from stockade.edge.server.logs import FIELDS, place_of
 from stockade.terms.fault import Code, Failure, Fault
 from stockade.terms.ids import LEASE_ID_PATTERN, NAME_PATTERN, CallRef
 from stockade.terms.result import ToolResult
@@ -36,36 +37,49 @@ def guarded(inbound: Inbound, call: CallRef, work: Callable[[], ToolResult]) -> 
     """The result of `work`, or the refusal that it raised. Writes the call's one log line."""
     started = time.perf_counter()
     request_id = inbound.context.request_id
-    try:
-        result = work()
-    except Failure as known:
-        record_denied(inbound.service, inbound.request, inbound.context, known.fault)
-        result = refusal(known.fault, request_id, inbound.version, call)
-    except Exception as unexpected:
-        log_unexpected(request_id, unexpected)
-        doubt = Fault(Code.IN_DOUBT, "a fault of Stockade during the call; its effect is not known")
-        result = refusal(doubt, request_id, inbound.version, call)
-    log_result(result, started)
+    with within(request_id, call):
+        try:
+            result = work()
+        except Failure as known:
+            record_denied(inbound.service, inbound.request, inbound.context, known.fault)
+            result = refusal(known.fault, request_id, inbound.version, call)
+        except Exception as unexpected:
+            log_unexpected(request_id, unexpected)
+            doubt = Fault(
+                Code.IN_DOUBT, "a fault of Stockade during the call; its effect is not known"
+            )
+            result = refusal(doubt, request_id, inbound.version, call)
+        log_result(result, started)
+    if result.error is not None:
+        inbound.watcher.refused(result.status, result.error.code)
     return result
 
 
 def log_result(result: ToolResult, started: float) -> None:
     """Ids, status and milliseconds; never arguments or output. `started` is `perf_counter`'s."""
     tool = result.call.tool
-    LOG.info(
-        "request_id=%s lease=%s call_id=%s tool=%s status=%s code=%s ms=%.1f",
-        result.request_id,
-        result.call.lease_id or "-",
-        result.call.call_id or "-",
-        "-" if tool is None else tool if _NAME.match(tool) else "?",
-        result.status,
-        result.error.code if result.error else "-",
-        (time.perf_counter() - started) * 1000,
-    )
+    fields = {
+        "request_id": result.request_id,
+        "lease": result.call.lease_id or "-",
+        "call_id": result.call.call_id or "-",
+        "tool": "-" if tool is None else tool if _NAME.match(tool) else "?",
+        "status": result.status.value,
+        "code": result.error.code.value if result.error else "-",
+        "ms": round((time.perf_counter() - started) * 1000, 1),
+    }
+    LOG.info("%s", _Words(fields), extra={FIELDS: fields})
+
+
+class _Words:
+    """Fields as text, written when somebody reads it."""
+
+    def __init__(self, fields: Mapping[str, object]) -> None:
+        self._fields = fields
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self._fields.items())
 
 
 def log_unexpected(request_id: str, error: Exception) -> None:
     """Where an exception of ours came from, on one line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = " < ".join(f"{f.filename}:{f.lineno}" for f in reversed(frames[-6:]))
-    LOG.error("request_id=%s internal fault %s at %s", request_id, type(error).__name__, place)
+    LOG.error("request_id=%s internal fault %s", request_id, place_of(error))

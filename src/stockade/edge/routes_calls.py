@@ -9,6 +9,7 @@ from stockade.edge.exchange import FRAMES_TYPE, FrameType, Response, Write, fram
 from stockade.edge.guard import call_ref, guarded
 from stockade.edge.routing import Inbound, Lane, Route, Shape, reply
 from stockade.edge.wire import CallRequest, CancelReply, CancelRequest, RunRequest
+from stockade.terms.stage import Stage
 
 # How long a reader of a program's output may pause where the call states no limit of its own.
 _DEFAULT_PATIENCE_S = 600.0
@@ -21,7 +22,11 @@ def call(inbound: Inbound) -> Response:
         call_ref(request.lease, request.turn, request.call_id, request.tool),
         lambda: inbound.service.call(inbound.context, request),
     )
-    return Response(200, result.to_json())
+    watch = inbound.context.watch
+    watch.mark(Stage.REPLY)
+    body = result.to_json()
+    watch.end(result)
+    return Response(200, body)
 
 
 def run(inbound: Inbound) -> Response:
@@ -43,8 +48,11 @@ def run(inbound: Inbound) -> Response:
             call_ref(request.lease, request.turn, request.call_id, "run"),
             lambda: inbound.service.run(inbound.context, request, tee, stdin),
         )
+        watch = inbound.context.watch
+        watch.mark(Stage.REPLY)
         with lock:
             write(frame(FrameType.RESULT, result.to_json()))
+        watch.end(result)
 
     limit_ms = request.timeout_ms
     patience = _DEFAULT_PATIENCE_S if limit_ms is None else max(1.0, limit_ms / 1000)

@@ -13,6 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 from stockade.edge.exchange import Request, Response
 from stockade.edge.service import Context, Service
+from stockade.edge.watching import Watcher
 from stockade.terms.audit import Acting
 from stockade.terms.base import Model
 from stockade.terms.fault import Code, Fault, Status, failure
@@ -50,6 +51,7 @@ class Inbound:
     service: Service
     version: str
     stopping: bool
+    watcher: Watcher
 
 
 Handler = Callable[[Inbound], Response]
@@ -57,33 +59,36 @@ Handler = Callable[[Inbound], Response]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`pattern` is relative to `/v1/`; `{name}` binds one segment, `{name...}` all the rest."""
+    """`pattern` is relative to `/v1/` unless it begins with a slash. Whoever can connect may use
+    what is `for_everybody`. `{name}` binds one segment, `{name...}` all the rest."""
 
     method: str
     pattern: str
     handler: Handler
     shape: Shape = Shape.PLAIN
     lane: Lane = Lane.CONTROL
+    for_everybody: bool = False
+
+    @property
+    def path(self) -> str:
+        return self.pattern if self.pattern.startswith("/") else PREFIX + self.pattern
 
 
 class Router:
     """Finds a route by raw path, so that `%2F` inside a segment is not a separator."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
-        self._fixed = {(r.method, r.pattern): r for r in routes if "{" not in r.pattern}
-        self._bound = [(r, r.pattern.split("/")) for r in routes if "{" in r.pattern]
-        self._patterns = [(r.method, r.pattern.split("/")) for r in routes]
+        self._fixed = {(r.method, r.path): r for r in routes if "{" not in r.pattern}
+        self._bound = [(r, r.path.split("/")) for r in routes if "{" in r.pattern]
+        self._patterns = [(r.method, r.path.split("/")) for r in routes]
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | None:
         """The route and its parameters, or None. Raises Failure(invalid_argument) when a
         parameter is not percent-encoded UTF-8."""
-        if not path.startswith(PREFIX):
-            return None
-        tail = path[len(PREFIX) :]
-        fixed = self._fixed.get((method, tail))
+        fixed = self._fixed.get((method, path))
         if fixed is not None:
             return fixed, {}
-        parts = tail.split("/")
+        parts = path.split("/")
         for route, pattern in self._bound:
             if route.method == method:
                 raw = _bind(pattern, parts)
@@ -93,7 +98,7 @@ class Router:
 
     def methods(self, path: str) -> tuple[str, ...]:
         """Which methods this path has; empty for an unknown path."""
-        parts = path[len(PREFIX) :].split("/") if path.startswith(PREFIX) else []
+        parts = path.split("/")
         return tuple(
             sorted(m for m, pattern in self._patterns if _bind(pattern, parts) is not None)
         )

@@ -34,6 +34,7 @@ from stockade.edge.budget_wire import (
 from stockade.edge.claim_wire import CallList, CallRecord, CallsQuery, CallView, SettleRequest
 from stockade.edge.exchange import Peer, Write
 from stockade.edge.secret_wire import SecretAdd, SecretList, SecretRemove, SecretView
+from stockade.edge.watching import UNWATCHED, CallWatch
 from stockade.edge.wire import (
     ArtifactRange,
     CallRequest,
@@ -63,6 +64,7 @@ class Context:
     token: str | None
     client: str | None = None
     model: str | None = None
+    watch: CallWatch = UNWATCHED
 
     @property
     def who(self) -> Acting:
@@ -126,7 +128,19 @@ class SecretVerbs(Protocol):
     ) -> SecretList: ...
 
 
+class WatchVerbs(Protocol):
+    """Figures and readiness."""
+
+    def metrics(self, peer: Peer) -> tuple[bytes, str]:
+        """Text and its type. Knows itself who may read it."""
+
+    def not_ready(self) -> Sequence[str]:
+        """Why no call can be served now; empty when one can."""
+
+
 class Service(Protocol):
+    @property
+    def watching(self) -> WatchVerbs: ...
     @property
     def authority(self) -> AuthorityVerbs: ...
     @property

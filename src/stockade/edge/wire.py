@@ -198,6 +198,13 @@ class Health(Model):
     version: str
 
 
+class Ready(Model):
+    """`reasons` are words of docs/operations.md; there is none when it is ready."""
+
+    ready: bool
+    reasons: list[str]
+
+
 class Check(Model):
     """One finding of doctor. `required` checks decide `DoctorReport.ok`; `remedy` is a command or
     a setting, null when the check is fine or nothing can be done."""

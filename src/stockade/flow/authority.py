@@ -65,19 +65,22 @@ class Authority:
         ledger: Ledger,
         running: Running,
         random_hex: Callable[[int], str],
+        skew_s: float = 0,
     ) -> None:
-        """`save` replaces the key file; `random_hex(n)` gives n random bytes in hex."""
+        """A token holds from `skew_s` seconds before its time until as long after it, by the wall
+        clock: whoever narrowed it has a clock of their own. `save` replaces the key file; `random_hex(n)` gives n random bytes in hex."""
         self._save = save
         self._ledger = ledger
         self._running = running
         self._random_hex = random_hex
+        self._skew_s = skew_s
         self._changing = threading.Lock()
         self._ring = _ring(keys)
         self._revoked = {made.block: made for made in ledger.revocations()}
 
     def verify(self, token: str, now_s: float) -> Permit:
         """As `decide.tokens.verify`, and Failure(token_revoked)."""
-        permit = self._ring.verifier.verify(token, now_s)
+        permit = self._ring.verifier.verify(token, now_s, skew_s=self._skew_s)
         self.check(permit.chain)
         return permit
 

@@ -24,6 +24,7 @@ from stockade.terms.fault import Code, failure
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.ports import Tee
 from stockade.terms.result import ToolResult
+from stockade.terms.stage import Mark, unmarked
 from stockade.tools.clean import clean_arguments
 from stockade.tools.definition import AnyTool
 from stockade.tools.redact import Findings, Redactor
@@ -52,6 +53,7 @@ class ToolRequest:
     stdin: int | None = None
     idempotency_key: str | None = None
     who: Acting = NOBODY
+    mark: Mark = unmarked
 
 
 @dataclass(frozen=True, slots=True)

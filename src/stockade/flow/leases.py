@@ -39,8 +39,9 @@ from stockade.flow.user_ids import free_base
 from stockade.terms.call import Permit
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.lease import LeaseRecord, LeaseState
+from stockade.terms.moment import Moment, Timekeeper
 from stockade.terms.outcome import End
-from stockade.terms.ports import Clock, SourceReport, Workspace
+from stockade.terms.ports import SourceReport, Workspace
 from stockade.terms.result import ExportData
 
 
@@ -62,7 +63,7 @@ class Leases:
         steps: LeaseSteps,
         minter: Minter,
         *,
-        clock: Clock,
+        clock: Timekeeper,
         random_hex: Callable[[int], str],
         uid_offset: int = 0,
     ) -> None:
@@ -81,10 +82,10 @@ class Leases:
         argument_too_large (env)."""
         check_variables(dict(request.env))
         with self._origin(request) as origin:
-            now = self._clock()
+            now = self._clock.moment()
             if origin is not None and request.capability is None:
                 request = request.model_copy(update={"capability": origin.token})
-            offer = self._minter.offer(request, now, self._bound_to)
+            offer = self._minter.offer(request, now.wall_s, self._bound_to)
             if origin is not None:
                 check_entitled(request, origin, offer)
             image = chosen_image(request, offer.grant, origin)
@@ -97,7 +98,7 @@ class Leases:
         offer: Offer,
         image: str,
         origin: LeaseRecord | None,
-        now: float,
+        now: Moment,
     ) -> Created:
         found = self._ledger.find_lease(request.tenant, request.trajectory, request.name)
         if found is None:
@@ -141,9 +142,11 @@ class Leases:
         with self._steps.locks.hold(key_of(seen)):
             record = self._current(seen.id)
             check_owner(record, holder)
-            until = min(self._clock() + ttl_s, self._latest(record))
-            record = replace(record, expires_at_s=max(record.expires_at_s, until))
-            self._ledger.put_lease(record)
+            now = self._clock.moment()
+            left_s = min(ttl_s, self._longest_s(record, now))
+            if left_s > record.left_s(now):
+                record = record.ending_in(left_s, now)
+                self._ledger.put_lease(record)
             return record
 
     def reset(self, tenant: str | None, address: str, holder: Holder = None) -> LeaseRecord:
@@ -250,17 +253,18 @@ class Leases:
     def _bound_to(self, permit: Permit) -> LeaseRecord:
         return self.admit(permit.lease_id or "", permit)
 
-    def _latest(self, record: LeaseRecord) -> float:
-        """No lease outlives its token, nor the lease whose workspace it works in."""
+    def _longest_s(self, record: LeaseRecord, now: Moment) -> float:
+        """How long it may go on: no lease outlives its token, nor the lease whose workspace it
+        works in."""
         line = self._steps.families.line(record)
-        return min([record.not_after_s, *(above.expires_at_s for above in line[:-1])])
+        return min([record.not_after_s - now.wall_s, *(above.left_s(now) for above in line[:-1])])
 
     def _make(
         self, request: LeaseRequest, offer: Offer, image: str, origin: LeaseRecord | None
     ) -> Created:
         lease_id = f"ls_{self._random_hex(8)}"
-        now = self._clock()
-        bound = self._minter.bind(offer, lease_id, 1, now, self._random_hex(16))
+        now = self._clock.moment()
+        bound = self._minter.bind(offer, lease_id, 1, now.wall_s, self._random_hex(16))
         shared = origin if request.share is not None else None
         forked = origin if request.fork is not None else None
         record = LeaseRecord(
@@ -280,22 +284,25 @@ class Leases:
             grant=bound.grant,
             token=bound.token,
             chain=bound.chain,
-            created_at_s=now,
-            expires_at_s=min(now + request.ttl_s, bound.not_after_s),
+            created_at_s=now.wall_s,
+            expires_at_s=min(now.wall_s + request.ttl_s, bound.not_after_s),
             not_after_s=bound.not_after_s,
             workspace_version=1 if shared is None else shared.workspace_version,
             shares=None if shared is None else shared.id,
             forked_from=None if forked is None else forked.id,
         )
-        made, report = self._steps.make(
-            record, lambda: min(self._clock() + request.ttl_s, self._latest(record)), origin
-        )
+
+        def begin(ready: LeaseRecord) -> LeaseRecord:
+            now = self._clock.moment()
+            return ready.ending_in(min(request.ttl_s, self._longest_s(ready, now)), now)
+
+        made, report = self._steps.make(record, begin, origin)
         return Created(made, report, offer.cut)
 
     def _take_over(self, record: LeaseRecord, offer: Offer, ttl_s: int) -> LeaseRecord:
-        now = self._clock()
+        now = self._clock.moment()
         nonce = self._random_hex(16)
-        bound = self._minter.bind(offer, record.id, record.generation + 1, now, nonce)
+        bound = self._minter.bind(offer, record.id, record.generation + 1, now.wall_s, nonce)
         taken = replace(
             record,
             generation=record.generation + 1,
@@ -303,10 +310,10 @@ class Leases:
             chain=bound.chain,
             not_after_s=bound.not_after_s,
         )
-        until = min(max(record.expires_at_s, now + ttl_s), self._latest(taken))
-        return self._steps.hand_over(replace(taken, expires_at_s=until))
+        left_s = min(max(record.left_s(now), ttl_s), self._longest_s(taken, now))
+        return self._steps.hand_over(taken.ending_in(left_s, now))
 
-    def _settled(self, record: LeaseRecord, now: float) -> LeaseRecord | None:
+    def _settled(self, record: LeaseRecord, now: Moment) -> LeaseRecord | None:
         """Finish what an earlier operation left; None when that has freed the name."""
         ended = record.state in (LeaseState.CREATING, LeaseState.DIRTY)
         if ended or self._steps.over(record, now):
@@ -320,7 +327,7 @@ class Leases:
         if record is None:
             raise not_granted()
         ended = record.state in (LeaseState.CREATING, LeaseState.DIRTY, LeaseState.RELEASED)
-        if ended or record.expires_at_s <= self._clock():
+        if ended or record.left_s(self._clock.moment()) <= 0:
             raise _expired(record)
         self._steps.authority.check(record.chain)
         return record
@@ -332,14 +339,14 @@ class Leases:
         if record.state is LeaseState.CREATING:
             raise failure(Code.BUSY, "the lease is being made", retry_after_ms=100)
         ended = record.state in (LeaseState.DIRTY, LeaseState.RELEASED)
-        if ended or record.expires_at_s <= self._clock():
+        if ended or record.left_s(self._clock.moment()) <= 0:
             raise _expired(record)
         if record.state is LeaseState.RESETTING:
             raise failure(
                 Code.WORKSPACE_UNAVAILABLE, "the last reset of the lease failed; repeat it"
             )
         if record.shares is not None:
-            if self._steps.over(record, self._clock()):
+            if self._steps.over(record, self._clock.moment()):
                 raise _expired(record)
             self._usable(self._steps.families.above(record))
         return record

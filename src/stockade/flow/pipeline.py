@@ -36,6 +36,7 @@ from stockade.flow.calls import ToolRequest as ToolRequest
 from stockade.flow.claims import Claims, Slot
 from stockade.flow.gate import NOTHING_RAN, Gate
 from stockade.flow.leases import Leases
+from stockade.flow.places import Places
 from stockade.flow.plans import Plans
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
@@ -50,6 +51,7 @@ from stockade.terms.outcome import EditOutcome, ExecOutcome, ViewOutcome
 from stockade.terms.plan import Kind, SandboxPlan
 from stockade.terms.ports import ArtifactStore, CancelSignal, Clock, ExecContext
 from stockade.terms.result import EngineRef, Provenance, ToolResult
+from stockade.terms.stage import Stage
 from stockade.tools import catalog, shape
 from stockade.tools.clean import clean_edit, clean_outcome, clean_result
 from stockade.tools.definition import MAX_ARTIFACT_BYTES, AnyTool, CallLimits
@@ -83,6 +85,7 @@ class Pipeline:
         *,
         leases: Leases,
         running: Running,
+        places: Places,
         sandboxes: Sandboxes,
         artifacts: ArtifactStore,
         gate: Gate,
@@ -101,6 +104,7 @@ class Pipeline:
         stages; outside of tests it does nothing."""
         self._leases = leases
         self._running = running
+        self._places = places
         self._sandboxes = sandboxes
         self._artifacts = artifacts
         self._gate = gate
@@ -142,9 +146,11 @@ class Pipeline:
             return told(self._refuse(request, progress, fault))
 
     def _stages(self, request: ToolRequest, progress: _Progress) -> ToolResult:
+        request.mark(Stage.SCHEMA)
         tool = progress.tool = catalog.get(request.tool)
         arguments, progress.coerced = catalog.parse_arguments(tool, request.arguments)
         self._fault_point("parsed")
+        request.mark(Stage.AUTHORIZE)
         record = progress.lease = self._leases.show(request.tenant, request.lease)
         named = name_call(request, tool, record)
         token = record.token if request.token is None else request.token
@@ -152,18 +158,21 @@ class Pipeline:
         record = progress.lease = self._leases.admit(record.id, permit)
         values = progress.arguments = arguments.model_dump(mode="json")
         authorize(permit, tool.name, tool.rights(arguments), values, record)
+        request.mark(Stage.COMPILE)
         operation = tool.operation(arguments, self._limits(record, permit))
         if isinstance(operation, ExecOperation):
             progress.plan, progress.digest = self._plans.plan(record, permit, operation.kind)
         call = Prepared(named, tool, arguments, values, record, permit, operation, progress.digest)
         self._fault_point("compiled")
         redactor = self._secrets.redactor(record)
+        request.mark(Stage.CLAIM)
         if tool.probe is Probe.NONE:
             result = self._answered(
                 request, progress, lambda: self._carried(request, progress, call, None)
             )
             if result.status in NOTHING_RAN:
                 return self._refused(request, progress, result)
+            request.mark(Stage.SETTLE)
             outcome = self._audit.outcome(self._facts(request, progress), result)
             self._claims.note(claim_of(request, call, self._claims, redactor), result, outcome)
             return result
@@ -180,6 +189,7 @@ class Pipeline:
             self._fault_point("shaped")
             if slot.unused(result):
                 return self._refused(request, progress, result)
+            request.mark(Stage.SETTLE)
             facts = self._facts(request, progress)
             place = slot.settle(result, self._audit.outcome(facts, result))
             self._fault_point("settled")
@@ -188,16 +198,23 @@ class Pipeline:
     def _carried(
         self, request: ToolRequest, progress: _Progress, call: Prepared, slot: Slot | None
     ) -> ToolResult:
-        """Stages 5 to 8, in one of the lease's places."""
+        """Stages 5 to 8, in one of the lease's places and one of the host's. Who can't have one of
+        those before its call would be over at the latest need not wait for it."""
         permit, operation, tool = call.permit, call.operation, call.tool
-        with self._running.enter(
-            call.lease.id,
-            request.request_id,
-            request.call_id,
-            permit.grant.per_lease.parallel,
-            request.turn,
-            permit.chain,
-        ) as cancel:
+        at_most_s = operation.timeout_ms / 1000 if isinstance(operation, ExecOperation) else None
+        request.mark(Stage.QUEUE)
+        with (
+            self._running.enter(
+                call.lease.id,
+                request.request_id,
+                request.call_id,
+                permit.grant.per_lease.parallel,
+                request.turn,
+                permit.chain,
+            ) as cancel,
+            self._places.hold(call.lease.tenant, cancel, at_most_s),
+        ):
+            request.mark(Stage.CLAIM)
             record = progress.lease = self._leases.admit(call.lease.id, permit)
             with self._gate.open(
                 permit, record, tool.name, call.values, command=progress.plan is not None
@@ -209,6 +226,7 @@ class Pipeline:
                 self._fault_point("claimed")
                 outcome = self._carry_out(request, progress, record, call, cancel, slot)
                 self._fault_point("ran")
+                request.mark(Stage.SHAPE)
                 findings = Findings()
                 redactor = self._secrets.redactor(record)
                 if progress.plan is None or progress.plan.kind is Kind.COMMAND:
@@ -239,6 +257,7 @@ class Pipeline:
         slot: Slot | None,
     ) -> ExecOutcome | ViewOutcome | EditOutcome:
         """Stages 6 and 7."""
+        request.mark(Stage.SANDBOX)
         permit, operation = call.permit, call.operation
         workspace = self._leases.workspace(record)
         scope = path_scope(permit, request.tool)
@@ -246,8 +265,10 @@ class Pipeline:
         assert bill is not None
         bill.began = True
         if isinstance(operation, ViewOperation):
+            request.mark(Stage.RUN)
             return workspace.files.view(operation, scope)
         if isinstance(operation, EditOperation):
+            request.mark(Stage.RUN)
             assert slot is not None
             begun = partial(self._foreseen, progress, slot)
             return workspace.files.edit(operation, scope, begun)
@@ -272,6 +293,7 @@ class Pipeline:
             workspace.tree, progress.plan, progress.digest, at_most
         ) as sandbox:
             self._fault_point("sandbox")
+            request.mark(Stage.RUN)
             progress.effect_began = bill.runs = True
             outcome = sandbox.execute(operation, context)
         return outcome if bill.shortage is None else replace(outcome, shortage=bill.shortage)

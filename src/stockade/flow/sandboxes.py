@@ -79,6 +79,11 @@ class Sandboxes:
             for lease_id in leases:
                 closing.callback(self.close_lease, lease_id)
 
+    def count(self) -> int:
+        """How many there are, dead ones that nobody missed yet included."""
+        with self._lock:
+            return sum(map(len, self._of_lease.values()))
+
     def _living(self, lease_id: str, digest: str) -> _Held | None:
         with self._lock:
             held = self._of_lease.get(lease_id, {}).get(digest)

@@ -27,6 +27,7 @@ from stockade.flow.locks import OperationLocks
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
 from stockade.terms.lease import LeaseRecord, LeaseState
+from stockade.terms.moment import Moment
 from stockade.terms.outcome import End
 from stockade.terms.plan import Limits
 from stockade.terms.ports import (
@@ -99,10 +100,10 @@ class LeaseSteps:
         self._sandboxes = sandboxes
         self._ended = ended
 
-    def over(self, record: LeaseRecord, now: float) -> bool:
+    def over(self, record: LeaseRecord, now: Moment) -> bool:
         """Whether the lease's time has come, or its capability was revoked, or the lease whose
         workspace it works in has ended."""
-        if record.expires_at_s <= now or self.authority.revoked(record.chain):
+        if record.left_s(now) <= 0 or self.authority.revoked(record.chain):
             return True
         if record.shares is None:
             return False
@@ -113,30 +114,30 @@ class LeaseSteps:
     def make(
         self,
         record: LeaseRecord,
-        expires_at_s: Callable[[], float],
+        begin: Callable[[LeaseRecord], LeaseRecord],
         origin: LeaseRecord | None = None,
     ) -> tuple[LeaseRecord, SourceReport]:
         """Record the lease and make its workspace, unless it shares that of `origin`; a copy of
-        it if that is what `forked_from` says. `expires_at_s` is asked at the end: copying a large
-        source does not use the lease's time up."""
+        it if that is what `forked_from` says. `begin` gives the lease its end and is asked last:
+        copying a large source does not use the lease's time up."""
         with ExitStack() as quiet:
             if origin is not None and record.forked_from is not None:
                 owner = self.families.owner(origin)
                 users = [each.id for each in (owner, *self.families.below(owner))]
                 quiet.enter_context(self._running.idle(users))
-            return self._make(record, expires_at_s, origin)
+            return self._make(record, begin, origin)
 
     def _make(
         self,
         record: LeaseRecord,
-        expires_at_s: Callable[[], float],
+        begin: Callable[[LeaseRecord], LeaseRecord],
         origin: LeaseRecord | None,
     ) -> tuple[LeaseRecord, SourceReport]:
         self.ledger.add_lease(record)
         try:
             report = self._fill(record, origin)
             self.attach(record)
-            record = replace(record, state=LeaseState.READY, expires_at_s=expires_at_s())
+            record = begin(replace(record, state=LeaseState.READY))
             self.ledger.put_lease(record)
         except BaseException:
             self.try_remove(record, End.CANCELLED)

@@ -15,12 +15,13 @@ import logging
 import threading
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Final
 
 from stockade.flow.steps import LeaseSteps
 from stockade.terms.lease import LeaseRecord, LeaseState
+from stockade.terms.moment import Moment, Timekeeper
 from stockade.terms.outcome import End
-from stockade.terms.ports import Clock
 
 LOOK_S: Final = 1.0
 SWEEP_S: Final = 60.0
@@ -36,7 +37,7 @@ class Sweeper:
         self,
         steps: LeaseSteps,
         *,
-        clock: Clock,
+        clock: Timekeeper,
         wait: Callable[[float], bool] | None = None,
         settle: Callable[[], None] = lambda: None,
         forget: Callable[[], None] = lambda: None,
@@ -53,13 +54,13 @@ class Sweeper:
         self._upkeep = upkeep
         self._wait = wait or self._stopping.wait
         self._thread = threading.Thread(target=self._run, name="stockade-sweeper", daemon=True)
-        self._swept_at = clock()
+        self._swept_at_s = clock.moment().boot_s
 
     def recover(self) -> tuple[str, ...]:
         """Bring every lease to `ready` or `released`. Gives what could not be removed, which
         `tick` tries again. Raises Failure(storage_unavailable) if the ledger can't be read."""
-        records = self._steps.ledger.leases()
-        now = self._clock()
+        now = self._clock.moment()
+        records = [self._in_this_boot(record, now) for record in self._steps.ledger.leases()]
         kept = frozenset(
             record.id
             for record in records
@@ -82,15 +83,15 @@ class Sweeper:
     def tick(self) -> None:
         """One look. Never raises an Exception."""
         try:
-            now = self._clock()
-            due = now - self._swept_at >= SWEEP_S
+            now = self._clock.moment()
+            due = now.boot_s - self._swept_at_s >= SWEEP_S
             for record in self._steps.ledger.leases():
                 if (record.state in _HELD and self._steps.over(record, now)) or (
                     due and record.state in (LeaseState.RESETTING, LeaseState.DIRTY)
                 ):
                     self._revisit(record, now)
             if due:
-                self._swept_at = now
+                self._swept_at_s = now.boot_s
                 self._sweep()
             self._settle()
             self._steps.ledger.tidy()
@@ -112,14 +113,25 @@ class Sweeper:
 
     def _pause(self) -> float:
         try:
-            ends = [r.expires_at_s for r in self._steps.ledger.leases() if r.state in _HELD]
+            now = self._clock.moment()
+            left = [r.left_s(now) for r in self._steps.ledger.leases() if r.state in _HELD]
         except Exception as error:
             _log.error("sweeper can't read the ledger, to be repeated: %s", error)
             return LOOK_S
         # At least a hundredth: an expired lease that is busy must not make the thread spin.
-        return max(0.01, min([LOOK_S, *(end - self._clock() for end in ends)]))
+        return max(0.01, min([LOOK_S, *left]))
 
-    def _revisit(self, seen: LeaseRecord, now: float) -> None:
+    def _in_this_boot(self, record: LeaseRecord, now: Moment) -> LeaseRecord:
+        """After a reboot the wall clock says once how much of a lease is left; from then on the
+        lease runs on this boot's clock."""
+        if record.boot != now.boot:
+            record = replace(
+                record, boot=now.boot, ends_boot_s=now.boot_s + record.expires_at_s - now.wall_s
+            )
+            self._steps.ledger.put_lease(record)
+        return record
+
+    def _revisit(self, seen: LeaseRecord, now: Moment) -> None:
         """Finish a lease, as it is once nobody else works on it."""
         with self._steps.families.hold(seen, wait=False) as held:
             record = self._steps.ledger.lease(seen.id) if held else None
@@ -129,7 +141,7 @@ class Sweeper:
                 return  # renewed or reset meanwhile
             self._finish(record, now)
 
-    def _finish(self, record: LeaseRecord, now: float) -> None:
+    def _finish(self, record: LeaseRecord, now: Moment) -> None:
         if record.state is LeaseState.RESETTING and not self._steps.over(record, now):
             self._steps.try_reset(record)
         else:

@@ -180,7 +180,22 @@ _V7: Final = (
     """,
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4, _V5, _V6, _V7)
+# A lease ends by the clock of the boot `boot`. No boot has the name of an old row's.
+_V8: Final = (
+    "ALTER TABLE lease ADD COLUMN boot TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE lease ADD COLUMN ends_boot_s REAL NOT NULL DEFAULT 0",
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+    _V1,
+    _V2,
+    _V3,
+    _V4,
+    _V5,
+    _V6,
+    _V7,
+    _V8,
+)
 CURRENT: Final = len(MIGRATIONS)
 
 

@@ -51,6 +51,8 @@ def to_row(record: LeaseRecord) -> dict[str, Cell]:
         "workspace_version": record.workspace_version,
         "shares": record.shares,
         "forked_from": record.forked_from,
+        "boot": record.boot,
+        "ends_boot_s": record.ends_boot_s,
     }
 
 
@@ -80,6 +82,8 @@ def from_row(row: tuple[Cell, ...]) -> LeaseRecord:
             workspace_version=_whole(cell["workspace_version"]),
             shares=_text_or_none(cell["shares"]),
             forked_from=_text_or_none(cell["forked_from"]),
+            boot=_text(cell["boot"]),
+            ends_boot_s=_seconds(cell["ends_boot_s"]),
         )
     except (ValueError, TypeError, ValidationError) as error:
         raise failure(

@@ -194,6 +194,15 @@ class SqliteLedger:
         with _translated():
             self._commits.flush()
 
+    def probe(self) -> None:
+        """A write like those of calls, synced. Raises Failure(storage_unavailable)."""
+        with self.transaction() as connection:
+            # It has to change something: SQLite writes no page for an update that changes none.
+            connection.execute(
+                "INSERT INTO counter (name, value) VALUES ('probe', 1)"
+                " ON CONFLICT (name) DO UPDATE SET value = value + 1"
+            )
+
     def close(self) -> None:
         with self._write_lock, self._read_lock, _translated():
             self._commits.flush()

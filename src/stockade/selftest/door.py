@@ -28,8 +28,6 @@ from stockade.host import leftovers
 
 _OWN: Final = "attacker"
 _VICTIM: Final = "victim"
-_CALLS: Final = 4
-_QUEUE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +74,7 @@ def opened(uid: int, mark: str) -> Iterator[dict[str, str]]:
             "stranger": [],
         }
         for name, known in peers.items():
-            server = HttpServer(
-                runtime.api, {peer.uid: peer for peer in known}, calls=_CALLS, queue=_QUEUE
-            )
+            server = HttpServer(runtime.api, {peer.uid: peer for peer in known})
             server.start(str(doors / f"{name}.sock"), 0o666)
             undo.callback(server.stop, 0)
         root = Peer(0, None, Role.OPERATOR, own=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from stockade.terms.grant import Grant
+from stockade.terms.moment import Moment
 
 
 class LeaseState(StrEnum):
@@ -22,7 +23,9 @@ class LeaseState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """Times are seconds since the epoch. `token` is the whole token of the lease, bound to
+    """Wall times are seconds since the epoch. The lease ends when the boot `boot` is `ends_boot_s`
+    seconds old, whatever the wall clock says; in any other boot, and only there, `expires_at_s`
+    decides, which is otherwise for people. `token` is the whole token of the lease, bound to
     (id, generation); `chain` its block ids; `not_after_s` the ceiling of every renewal.
     The lease's files belong to host uid and gid `uid_base`; its range is 65,536 long. A reset
     raises `workspace_version`.
@@ -50,3 +53,21 @@ class LeaseRecord:
     workspace_version: int = 1
     shares: str | None = None
     forked_from: str | None = None
+    boot: str = ""
+    ends_boot_s: float = 0.0
+
+    def left_s(self, now: Moment) -> float:
+        """Seconds until its end; zero or less once it is over."""
+        if self.boot == now.boot:
+            return self.ends_boot_s - now.boot_s
+        return self.expires_at_s - now.wall_s
+
+    def ending_in(self, left_s: float, now: Moment) -> LeaseRecord:
+        """The same lease, with its end `left_s` seconds from now."""
+        return replace(
+            self,
+            # Rounding must not show an end after the token's.
+            expires_at_s=min(now.wall_s + left_s, self.not_after_s),
+            boot=now.boot,
+            ends_boot_s=now.boot_s + left_s,
+        )

@@ -6,37 +6,61 @@ import os
 import select
 import threading
 
+from stockade.terms.moment import Moment
+
 
 class ManualClock:
-    """Implements `terms.ports.Clock`. Thread-safe; time never goes back."""
+    """Implements `terms.moment.Timekeeper`. Thread-safe. Time never goes back; `step` sets the wall
+    clock as a person would, and nobody who waits notices."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self._lock = threading.Lock()
-        self._now = now
+        self._boot_s = 1000.0
+        self._wall_s = now
+        self._boots = 1
         self._waiting: dict[int, float] = {}
 
     def __call__(self) -> float:
-        return self._now
+        return self._wall_s
+
+    def moment(self) -> Moment:
+        with self._lock:
+            return Moment(self._wall_s, self._boot_s, f"boot-{self._boots}")
 
     def advance(self, seconds: float) -> None:
         """Raises ValueError for a negative number."""
         if seconds < 0:
             raise ValueError("time does not go back")
         with self._lock:
-            self._now += seconds
+            self._boot_s += seconds
+            self._wall_s += seconds
             for wake, when in self._waiting.items():
-                if when <= self._now:
+                if when <= self._boot_s:
                     os.eventfd_write(wake, 1)
 
+    def step(self, seconds: float) -> None:
+        """Set the wall clock forward, or back with a negative number. No time passes."""
+        with self._lock:
+            self._wall_s += seconds
+
+    def reboot(self, seconds: float) -> None:
+        """The host was down for `seconds`; the wall clock went on. Nobody may be waiting."""
+        with self._lock:
+            assert not self._waiting
+            self._boots += 1
+            self._boot_s = 10.0
+            self._wall_s += seconds
+
     def wait_until(self, when: float, *interrupts: int) -> int | None:
-        """Block until the clock has reached `when` (gives None) or one of the descriptors
-        `interrupts` is readable (gives that one)."""
+        """Block until as much time has passed as is left until the wall clock's `when` (gives None)
+        or one of the descriptors `interrupts` is readable (gives that one)."""
         wake = os.eventfd(0, os.EFD_CLOEXEC)
         try:
             with self._lock:
-                if when <= self._now:
+                end = when - self._wall_s + self._boot_s
+                if end <= self._boot_s:
                     os.eventfd_write(wake, 1)
-                self._waiting[wake] = when
+                self._waiting[wake] = end
             poll = select.poll()
             for descriptor in (wake, *interrupts):
                 poll.register(descriptor, select.POLLIN)

@@ -27,6 +27,7 @@ from stockade.flow.gate import Gate
 from stockade.flow.lease_request import LeaseRequest
 from stockade.flow.leases import Leases
 from stockade.flow.minting import Minter
+from stockade.flow.places import Places
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
 from stockade.flow.secrets import Secrets
@@ -94,6 +95,7 @@ class House:
     engine: FakeEngine
     artifacts: FileArtifacts
     running: Running
+    places: Places
     sandboxes: Sandboxes
     steps: LeaseSteps
     leases: Leases
@@ -141,6 +143,7 @@ def open_house(
     point: Point = unarmed,
     ceiling: Callable[[CeilingFile], CeilingFile] = lambda given: given,
     boot: str = "boot-1",
+    skew_s: float = 0,
 ) -> House:
     """Open the state below `directory`. `ceiling` changes the tenants' ceiling; another `boot` is a
     host that went down."""
@@ -171,6 +174,7 @@ def open_house(
         ledger=ledger,
         running=running,
         random_hex=secrets.token_hex,
+        skew_s=skew_s,
     )
     sandboxes = Sandboxes(engine)
     steps = LeaseSteps(
@@ -213,6 +217,7 @@ def open_house(
         engine=engine,
         artifacts=artifacts,
         running=running,
+        places=Places(),
         sandboxes=sandboxes,
         steps=steps,
         leases=leases,

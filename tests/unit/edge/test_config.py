@@ -54,6 +54,11 @@ def test_peers_by_uid_and_by_name(file: Path) -> None:
         ("socket_mode = '0600'", "socket_mode"),
         ("[limits]\ncalls = 0", "limits.calls"),
         ("[limits]\ncalls = true", "limits.calls"),
+        ("[limits]\ncalls = 4\nper_tenant = 5", "limits"),
+        ("[limits]\nqueue_s = 0", "limits.queue_s"),
+        ("[log]\nformat = 'xml'", "log.format"),
+        ("[trace]\nendpoint = 'localhost:4318'", "trace.endpoint"),
+        ("[tokens]\nskew_s = 3600", "tokens.skew_s"),
         ("[[peer]]\nuid = 1\nrole = 'admin'", "peer.0.role"),
         ("[[peer]]\nuid = 1\nrole = 'tenant'", "peer.0"),
         ("[[peer]]\nuid = 1\nrole = 'operator'\ntenant = 'a'", "peer.0"),
@@ -75,6 +80,12 @@ def test_every_mistake_is_named(file: Path, text: str, named: str) -> None:
     assert str(file) in str(raised.value)
     assert named in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_an_eighth_of_the_places_is_for_other_tenants_unless_said_otherwise(file: Path) -> None:
+    for text, calls in (("", 56), ("calls = 2", 2), ("calls = 8", 7), ("per_tenant = 3", 3)):
+        file.write_text(f"[limits]\n{text}\n")
+        assert load(str(file)).limits.tenant_calls == calls
 
 
 def test_bytes_that_are_not_utf_8_are_an_error(file: Path) -> None:

@@ -102,6 +102,7 @@ def line(tmp_path: Path) -> Iterator[Line]:
         claims=house.claims,
         audit=audit,
         secrets=house.secrets,
+        places=house.places,
         policy=house.policy,
         image_env={"host": {"PATH": "/usr/bin:/bin"}},
         verify=house.authority.verify,

@@ -66,6 +66,7 @@ def make_line(house: House) -> Line:
     pipeline = Pipeline(
         leases=house.leases,
         running=house.running,
+        places=house.places,
         sandboxes=house.sandboxes,
         artifacts=house.artifacts,
         gate=house.gate,

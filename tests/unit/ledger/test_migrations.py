@@ -43,7 +43,10 @@ def test_leases_that_share_have_one_range_of_user_ids_and_others_do_not() -> Non
     first = [values[row[2]] for row in table]
     connection.execute(f"INSERT INTO lease VALUES ({', '.join('?' * len(columns))})", first)
     migrate(connection)
-    copy = f"INSERT INTO lease SELECT ?, tenant, trajectory, ?, {', '.join(columns[4:])}, ?, NULL"
+    copy = (
+        f"INSERT INTO lease ({', '.join(columns)}, shares)"
+        f" SELECT ?, tenant, trajectory, ?, {', '.join(columns[4:])}, ?"
+    )
     connection.execute(f"{copy} FROM lease WHERE id = 'a'", ("b", "b", "a"))
     with pytest.raises(sqlite3.IntegrityError):
         connection.execute(f"{copy} FROM lease WHERE id = 'a'", ("c", "c", None))

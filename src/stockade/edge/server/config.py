@@ -17,6 +17,12 @@ ceiling = "small"     # a file of policy/ceilings; "default" for tenants not nam
 [limits]
 calls = 64
 
+[log]
+format = "json"       # or "text"
+
+[trace]
+endpoint = "http://127.0.0.1:4318/v1/traces"
+
 [defaults]
 grant = "agent"
 
@@ -37,7 +43,7 @@ import pwd
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
@@ -88,11 +94,45 @@ class TenantRule(Model):
 
 
 class ServerLimits(Model):
-    """`calls` run at once and `queue` wait for a thread; more are answered with `busy`."""
+    """`calls` run at once, `per_tenant` of them of one tenant, and `queue` wait, each for at most
+    `queue_s`; more are answered with `busy`. Without `per_tenant` an eighth of `calls` is kept for
+    other tenants."""
 
     calls: Annotated[int, Field(ge=1, le=4096)] = 64
+    per_tenant: Annotated[int, Field(ge=1, le=4096)] | None = None
     queue: Annotated[int, Field(ge=0, le=65536)] = 256
+    queue_s: Annotated[int, Field(ge=1, le=3600)] = 30
     shutdown_grace_s: Annotated[int, Field(ge=0, le=3600)] = 10
+
+    @property
+    def tenant_calls(self) -> int:
+        return self.per_tenant or self.calls - self.calls // 8
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ServerLimits:
+        if self.tenant_calls > self.calls:
+            raise ValueError("per_tenant is more than calls")
+        return self
+
+
+class Log(Model):
+    """Lines for people or for programs."""
+
+    format: Literal["text", "json"] = "text"
+
+
+class Trace(Model):
+    """Where spans of calls are sent, by OTLP over HTTP; without an endpoint there are none."""
+
+    endpoint: (
+        Annotated[str, StringConstraints(pattern=r"^https?://[!-~]+$", max_length=2048)] | None
+    ) = None
+
+
+class TokenRules(Model):
+    """How long before and after its time a token still holds: its maker's clock is not this one."""
+
+    skew_s: Annotated[int, Field(ge=0, le=300)] = 5
 
 
 class Defaults(Model):
@@ -123,6 +163,9 @@ class Config(Model):
     peer: Annotated[list[PeerRule], Field(max_length=1024)] = Field(default_factory=list)
     tenant: Annotated[list[TenantRule], Field(max_length=1024)] = Field(default_factory=list)
     limits: ServerLimits = ServerLimits()
+    log: Log = Log()
+    trace: Trace = Trace()
+    tokens: TokenRules = TokenRules()
     defaults: Defaults = Defaults()
     retention: Retention = Retention()
     audit: AuditRules = AuditRules()

@@ -7,6 +7,7 @@ the one that has been idle for longest is closed, which a client of ours notices
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import threading
@@ -31,10 +32,10 @@ _CLOSE_S: Final = 2.0
 class HttpServer:
     """One listening socket and its connections."""
 
-    def __init__(self, api: Api, peers: Mapping[int, Peer], *, calls: int, queue: int) -> None:
+    def __init__(self, api: Api, peers: Mapping[int, Peer]) -> None:
         self._api = api
         self._peers = peers
-        self._lanes = Lanes(calls, queue)
+        self._lanes = Lanes()
         self._lock = threading.Lock()
         self._connections: dict[Connection, threading.Thread] = {}
         self._listener: socket.socket | None = None
@@ -117,17 +118,36 @@ def serve(
     grace_s: float,
     *,
     ready: Callable[[], None],
+    stopping: Callable[[], object],
     overdue: Callable[[], object],
 ) -> None:
-    """Run until SIGTERM or SIGINT. `ready` is called when the socket answers; `overdue` when a
-    signal came, `grace_s` seconds have passed and calls still run, to end them. To be called in the
-    main thread. Raises listening.ListenError."""
-    stop = threading.Event()
+    """Run until SIGTERM or SIGINT. `ready` is called when the socket answers and `stopping` when
+    the signal came, to send away calls that have not begun. `overdue` is to end those that run: it
+    is called when `grace_s` seconds have passed since, or at a second signal, from any thread. To
+    be called in the main thread. Raises listening.ListenError."""
+    # A counter of signals: unlike an Event, it has no lock that a handler could meet half taken.
+    signals = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: os.eventfd_write(signals, 1))
     server.start(path, mode)
     ready()
-    stop.wait()
+    os.read(signals, 8)  # unlike eventfd_read goes on after the handler
+    stopping()
     LOG.info("stopping")
-    if not server.stop(grace_s, overdue):
-        LOG.error("calls are still running; their replies are lost")
+    done = threading.Event()
+
+    def hurry() -> None:
+        os.read(signals, 8)
+        if not done.is_set():
+            LOG.warning("asked again to stop: running calls are ended")
+            overdue()
+
+    impatient = threading.Thread(target=hurry, name="hurry", daemon=True)
+    impatient.start()
+    try:
+        if not server.stop(grace_s, overdue):
+            LOG.error("calls are still running; their replies are lost")
+    finally:
+        done.set()
+        os.eventfd_write(signals, 1)
+        impatient.join()

@@ -3,11 +3,13 @@
 Every connection has a thread, so a request needs no hand-over; a lane only bounds them. Looking,
 cancelling and releasing (`control`) have a lane of their own, so that they answer while every call
 place is taken; so has copying (`bulk`), and so has what goes as slowly as a client reads or writes
-(`transfer`).
+(`transfer`). Calls are only counted here: they are bounded where their tenant is known
+(`stockade.flow.places`), else one tenant's calls would keep another's from being looked at.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,20 +21,19 @@ from stockade.terms.fault import Code, failure
 BULK_PLACES: Final = 8
 TRANSFER_PLACES: Final = 16
 CONTROL_PLACES: Final = 64
-_OTHER_QUEUE: Final = 256
+_QUEUE: Final = 256
 
 
 class Lanes:
     """Thread-safe."""
 
-    def __init__(self, calls: int, queue: int) -> None:
-        self._places: Mapping[Lane, int] = {
-            Lane.CALL: calls,
+    def __init__(self) -> None:
+        self._places: Mapping[Lane, float] = {
+            Lane.CALL: math.inf,
             Lane.BULK: BULK_PLACES,
             Lane.TRANSFER: TRANSFER_PLACES,
             Lane.CONTROL: CONTROL_PLACES,
         }
-        self._queue = dict.fromkeys(self._places, _OTHER_QUEUE) | {Lane.CALL: queue}
         self._changed = threading.Condition()
         self._running = dict.fromkeys(self._places, 0)
         self._waiting = dict.fromkeys(self._places, 0)
@@ -42,7 +43,7 @@ class Lanes:
         """Wait for a place and hold it. Raises Failure(busy) when too many wait already."""
         with self._changed:
             if self._running[lane] >= self._places[lane]:
-                if self._waiting[lane] >= self._queue[lane]:
+                if self._waiting[lane] >= _QUEUE:
                     count = self._running[lane] + self._waiting[lane]
                     raise failure(
                         Code.BUSY,

@@ -1,0 +1,279 @@
+"""A real daemon under load, out of disk, out of its runtime and asked to stop: what it says of
+itself is true, and control never waits behind calls."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from stockade.edge.client.lease import Lease
+from stockade.edge.client.results import Result
+from stockade.edge.client.sdk import Stockade
+from stockade.flow.readiness import PROBE_S
+from stockade.terms.fault import Code, Status
+from tests.daemons import WAIT_S, Daemon, InCall, daemon, error, output, printed, text, until
+
+Figures = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def figures(server: Daemon) -> Figures:
+    status, raw = server.ask("GET", "/metrics")
+    assert status == 200
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(raw.decode())
+        for sample in family.samples
+    }
+
+
+def figure(server: Daemon, name: str, **labels: str) -> float:
+    return figures(server).get((name, tuple(sorted(labels.items()))), 0.0)
+
+
+def ready(server: Daemon) -> tuple[int, Any]:
+    status, reply = server.ask("GET", "/readyz")
+    return status, reply["reasons"]
+
+
+class Later:
+    """A command sent on a thread of its own; it may have to wait."""
+
+    def __init__(self, lease: Lease, command: str, call_id: str | None = None) -> None:
+        self._results: list[Result] = []
+        self._thread = threading.Thread(
+            target=lambda: self._results.append(
+                lease.call("bash_execute", {"command": command}, call_id=call_id)
+            ),
+            daemon=True,
+        )
+        self._thread.start()
+
+    def result(self) -> Result:
+        self._thread.join(WAIT_S)
+        assert self._results
+        return self._results[0]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Daemon]:
+    config = '[limits]\ncalls = 3\nper_tenant = 2\nqueue = 6\n[log]\nformat = "json"\n'
+    with daemon(config) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def stockade(server: Daemon) -> Iterator[Stockade]:
+    with server.connect() as made:
+        yield made
+
+
+def test_figures_are_what_happened(server: Daemon, stockade: Stockade) -> None:
+    with stockade.lease(None, trajectory="figures") as lease:
+        before = figures(server)
+        lease.bash("true").check()
+        lease.bash("exit 3")
+        lease.view("none")
+        server.ask("POST", "/v1/calls", "{")
+        after = figures(server)
+
+        def more(name: str, **labels: str) -> float:
+            key = (name, tuple(sorted(labels.items())))
+            return after.get(key, 0) - before.get(key, 0)
+
+        calls = "stockade_calls_total"
+        assert more(calls, tool="bash_execute", status="succeeded", fault="none") == 1
+        assert more(calls, tool="bash_execute", status="failed", fault="program") == 1
+        assert more(calls, tool="file_view", status="rejected", fault="caller") == 1
+        assert more("stockade_malformed_total", code="malformed_json") == 1
+        for stage in ("schema", "queue", "compile", "claim", "sandbox", "run"):
+            assert more("stockade_stage_seconds_count", stage=stage) == 3, stage
+        assert after["stockade_sandboxes", ()] == 1
+        assert after["stockade_leases", (("state", "ready"),)] == 1
+        call = InCall(lease, "sleep 60")
+        assert figure(server, "stockade_calls_running") == 1
+        lease.cancel(call.call_id)
+        call.result()
+    assert figure(server, "stockade_sandboxes") == 0
+
+
+def test_log_lines_are_objects_with_the_ids_of_their_call(
+    server: Daemon, stockade: Stockade
+) -> None:
+    with stockade.lease(None, trajectory="logged") as lease:
+        result = lease.call("bash_execute", {"command": "echo s3cret"}, call_id="call-7").check()
+    assert server.log is not None
+    assert server.log.wait('"call_id": "call-7"')
+    lines = [json.loads(line) for line in server.log.lines]
+    [line] = [line for line in lines if line.get("call_id") == "call-7"]
+    assert (line["request_id"], line["lease"]) == (result.request_id, lease.id)
+    assert (line["tool"], line["status"], line["code"]) == ("bash_execute", "succeeded", "-")
+    assert "s3cret" not in "".join(server.log.lines)
+
+
+def test_b85_control_answers_at_once_under_full_load(server: Daemon, stockade: Stockade) -> None:
+    with stockade.lease(None, trajectory="full") as lease:
+        running = [InCall(lease, "sleep 60") for _ in range(2)]
+        waiting = [Later(lease, "echo late", f"w-{n}") for n in range(6)]
+        until(lambda: figure(server, "stockade_calls_waiting") == 6, "the queue is full")
+        refused = lease.bash("echo more")
+        assert (refused.status, error(refused).code) == (Status.UNAVAILABLE, Code.BUSY)
+        assert error(refused).retry_after_ms
+        assert refused.retry_safe
+        began = time.monotonic()
+        assert stockade.health().status == "ok"
+        assert ready(server) == (200, [])
+        assert server.ask("GET", "/healthz")[0] == 200
+        assert lease.show().state == "ready"
+        # One that waits is cancelled: nothing ran, and its place in the queue is free.
+        assert lease.cancel("w-3") == 1
+        cancelled = waiting[3].result()
+        assert (cancelled.status, error(cancelled).code) == (Status.CANCELLED, Code.CANCELLED)
+        assert cancelled.exit is None
+        assert figure(server, "stockade_calls_waiting") == 5
+        assert lease.cancel(running[0].call_id) == 1
+        assert running[0].result().status is Status.CANCELLED
+        assert time.monotonic() - began < WAIT_S / 2
+        # A release ends what runs and what waits.
+        lease.release().check()
+        assert running[1].result().status is Status.CANCELLED
+        ends = [call.result().status for number, call in enumerate(waiting) if number != 3]
+        assert set(ends) <= {Status.CANCELLED, Status.SUCCEEDED}
+        assert figure(server, "stockade_calls_running") == 0
+
+
+def test_one_tenants_flood_does_not_starve_another(server: Daemon, stockade: Stockade) -> None:
+    with (
+        stockade.lease(None, tenant="flood", trajectory="t") as flood,
+        stockade.lease(None, tenant="quiet", trajectory="t") as quiet,
+    ):
+        output(quiet, "true")
+        running = [InCall(flood, "sleep 60") for _ in range(2)]
+        waiting = [Later(flood, "echo late", f"w-{n}") for n in range(6)]
+        until(lambda: figure(server, "stockade_calls_waiting") == 6, "the queue is full")
+        for number in range(5):
+            assert output(quiet, f"echo {number}") == f"{number}\n"
+        for call in running:
+            flood.cancel(call.call_id)
+        assert {text(call.result()) for call in waiting} == {"late\n"}
+
+
+def test_a_full_disk_is_not_ready() -> None:
+    tiny = "mkdir -p $STATE && mount -t tmpfs -o size=64m,mode=711 none $STATE"
+    with daemon(before=tiny) as server, server.connect() as stockade:
+        assert ready(server) == (503, ["space"])
+        # The daemon's own view of its mount namespace.
+        inside = Path(f"/proc/{server.pid}/root{server.state}")
+        with (inside / "filler").open("wb", buffering=0) as filler:
+            with contextlib.suppress(OSError):  # until there is no room
+                while filler.write(b"x" * 65536):
+                    pass
+            until(lambda: ready(server)[1] == ["ledger", "space"], "the ledger is full")
+        (inside / "filler").unlink()
+        until(lambda: ready(server)[1] == ["space"], "the ledger works again")
+        assert stockade.health().status == "ok"
+
+
+def test_a_held_ledger_refuses_and_is_not_ready(server: Daemon) -> None:
+    with server.connect() as stockade, stockade.lease(None, trajectory="held") as lease:
+        lease.bash("true").check()
+        held = sqlite3.connect(str(server.state / "ledger.db"), isolation_level=None)
+        held.execute("BEGIN IMMEDIATE")
+        try:
+            refused = lease.renew(7200)
+            assert (refused.status, error(refused).code) == (
+                Status.UNAVAILABLE,
+                Code.STORAGE_UNAVAILABLE,
+            )
+            assert ready(server) == (503, ["ledger"])
+        finally:
+            held.close()
+        until(lambda: ready(server) == (200, []), "it is let go")
+        lease.renew(7200).check()
+
+
+def test_a_runtime_that_is_gone_is_not_ready() -> None:
+    own = "cp -a /usr/bin/crun /run/crun-of-test && mount --bind /usr/bin /usr/bin"
+    with daemon(before=own) as server:
+        assert ready(server) == (200, [])
+        os.system(f"nsenter -t {server.pid} -m mount --bind /dev/null /usr/bin/crun")
+        until(lambda: ready(server) == (503, ["engine"]), "it is missed", WAIT_S + PROBE_S)
+        assert server.ask("GET", "/healthz")[0] == 200
+    Path("/run/crun-of-test").unlink(missing_ok=True)
+
+
+def test_ending_says_draining_and_sends_away_who_waits() -> None:
+    with daemon("[limits]\ncalls = 1\nshutdown_grace_s = 60\n") as server:
+        with server.connect() as stockade:
+            lease = stockade.lease(None, trajectory="t")
+            lease.bash("true").check()
+            call = InCall(lease, "while [ ! -e go ]; do sleep 0.02; done; echo done")
+            waiting = [Later(lease, "echo late") for _ in range(3)]
+            until(lambda: figure(server, "stockade_calls_waiting") == 3, "they wait")
+            assert server.process is not None
+            server.process.terminate()
+            for one in waiting:
+                result = one.result()
+                assert (result.status, error(result).code) == (
+                    Status.UNAVAILABLE,
+                    Code.SHUTTING_DOWN,
+                )
+                assert result.retry_safe
+            assert ready(server) == (503, ["draining"])
+            assert server.ask("GET", "/healthz")[0] == 200
+            assert stockade.health().status == "stopping"
+            refused = lease.bash("echo more")
+            assert error(refused).code is Code.SHUTTING_DOWN
+            assert call.running
+            Path(f"/proc/{_of(server, 'sleep')}/cwd/go").touch()
+            assert text(call.result()) == "started\ndone\n"
+            assert server.process.wait(WAIT_S) == 0
+
+
+def _of(server: Daemon, name: str) -> int:
+    """A process of this name inside."""
+    found: list[int] = []
+
+    def look() -> bool:
+        for pid in server.inside():
+            try:
+                if Path(f"/proc/{pid}/comm").read_text().strip() == name:
+                    found.append(pid)
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        return bool(found)
+
+    until(look, f"{name} runs")
+    return found[0]
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_what_runs_and_every_call_has_its_result(second: int) -> None:
+    with daemon("[limits]\nshutdown_grace_s = 600\n") as server:
+        with server.connect() as stockade:
+            lease = stockade.lease(None, trajectory="t")
+            lease.bash("true").check()
+            calls = [InCall(lease, "sleep 600") for _ in range(3)]
+            assert server.process is not None
+            assert server.log is not None
+            server.process.terminate()
+            assert server.log.wait("stopping")
+            assert ready(server) == (503, ["draining"])
+            assert all(call.running for call in calls)
+            server.process.send_signal(second)
+            for call in calls:
+                result = call.result()
+                assert (result.status, error(result).code) == (Status.CANCELLED, Code.CANCELLED)
+                assert printed(result) == "started\n"
+            assert server.process.wait(WAIT_S) == 0
+            assert server.log.wait("asked again to stop")
