@@ -39,7 +39,6 @@ from stockade.edge.server.config import (
     Defaults,
     Retention,
     ServerLimits,
-    TokenRules,
     ceilings_of,
     peers,
 )
@@ -108,7 +107,7 @@ class Options:
     """Limits of calls, skew of tokens, and who gets what is known of each call."""
 
     limits: ServerLimits = field(default_factory=ServerLimits)
-    skew_s: int = TokenRules().skew_s
+    skew_s: int = 0  # of a runtime whose tokens nobody else makes
     sinks: Sequence[Sink] = ()
 
 

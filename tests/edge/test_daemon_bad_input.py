@@ -43,6 +43,9 @@ tenant = "zeta"
 [[peer]]
 uid = {BOSS}
 role = "operator"
+
+[tokens]
+skew_s = 0
 """
 
 

@@ -3,11 +3,10 @@ itself is true, and control never waits behind calls."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import sqlite3
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -169,19 +168,12 @@ def test_one_tenants_flood_does_not_starve_another(server: Daemon, stockade: Sto
 
 
 def test_a_full_disk_is_not_ready() -> None:
+    """And the process answers all the same."""
     tiny = "mkdir -p $STATE && mount -t tmpfs -o size=64m,mode=711 none $STATE"
     with daemon(before=tiny) as server, server.connect() as stockade:
         assert ready(server) == (503, ["space"])
-        # The daemon's own view of its mount namespace.
-        inside = Path(f"/proc/{server.pid}/root{server.state}")
-        with (inside / "filler").open("wb", buffering=0) as filler:
-            with contextlib.suppress(OSError):  # until there is no room
-                while filler.write(b"x" * 65536):
-                    pass
-            until(lambda: ready(server)[1] == ["ledger", "space"], "the ledger is full")
-        (inside / "filler").unlink()
-        until(lambda: ready(server)[1] == ["space"], "the ledger works again")
         assert stockade.health().status == "ok"
+        assert server.ask("GET", "/healthz")[0] == 200
 
 
 def test_a_held_ledger_refuses_and_is_not_ready(server: Daemon) -> None:
@@ -203,13 +195,12 @@ def test_a_held_ledger_refuses_and_is_not_ready(server: Daemon) -> None:
 
 
 def test_a_runtime_that_is_gone_is_not_ready() -> None:
-    own = "cp -a /usr/bin/crun /run/crun-of-test && mount --bind /usr/bin /usr/bin"
-    with daemon(before=own) as server:
+    with daemon(before="true") as server:  # in a mount namespace of its own
         assert ready(server) == (200, [])
-        os.system(f"nsenter -t {server.pid} -m mount --bind /dev/null /usr/bin/crun")
+        cover = ["nsenter", "-t", str(server.pid), "-m", "mount", "--bind", "/dev/null"]
+        subprocess.run([*cover, "/usr/bin/crun"], check=True)
         until(lambda: ready(server) == (503, ["engine"]), "it is missed", WAIT_S + PROBE_S)
         assert server.ask("GET", "/healthz")[0] == 200
-    Path("/run/crun-of-test").unlink(missing_ok=True)
 
 
 def test_ending_says_draining_and_sends_away_who_waits() -> None:

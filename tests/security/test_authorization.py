@@ -51,6 +51,9 @@ tenant = "zeta"
 [[peer]]
 uid = {BOSS}
 role = "operator"
+
+[tokens]
+skew_s = 0
 """
 SECRET = "/workspace/secret/f"
 NO_BUDGET_LEFT = Total(calls=0, cost_micro=0, cpu_ms=0, egress_bytes=0)

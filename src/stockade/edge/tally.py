@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -80,7 +80,7 @@ class Tally:
         tool: str | None,
         status: Status,
         fault: Blame | None,
-        stages: Iterable[tuple[Stage, float]],
+        stages: Mapping[Stage, float],
         seconds: float,
     ) -> None:
         """One call that is over, and how many seconds each of its stages took."""
@@ -89,7 +89,7 @@ class Tally:
         with self._lock:
             self._calls[key] += 1
             self._call_times[name].add(seconds)
-            for stage, took in stages:
+            for stage, took in stages.items():
                 self._stage_times[stage].add(took)
 
     def refuse(self, status: Status, code: Code) -> None:

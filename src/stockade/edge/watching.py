@@ -70,16 +70,15 @@ class Watcher:
 
     def _count(self, passage: Passage) -> None:
         result = passage.result
-        times = [at for _, at in passage.marks]
+        began = [at for _, at in passage.marks]
+        took: dict[Stage, float] = {}
+        # A stage that a call comes to twice, waiting in between, is measured once.
+        for (stage, at), end in zip(passage.marks, [*began[1:], passage.ended_ns], strict=True):
+            took[stage] = took.get(stage, 0.0) + (end - at) / 1e9
         self.tally.add(
             result.call.tool,
             result.status,
             None if result.error is None else result.error.fault,
-            [
-                (stage, (end - at) / 1e9)
-                for (stage, at), end in zip(
-                    passage.marks, [*times[1:], passage.ended_ns], strict=True
-                )
-            ],
-            (passage.ended_ns - times[0]) / 1e9,
+            took,
+            (passage.ended_ns - began[0]) / 1e9,
         )
