@@ -21,6 +21,7 @@ from benchmarks.figures import (
     claims,
     deadline,
     files,
+    handover,
     leases,
     output,
     reset,
@@ -42,6 +43,7 @@ GROUPS: Final[dict[str, Callable[[World], list[Figure]]]] = {
     "reset": reset.measure,
     "capability": capability.measure,
     "claims": claims.measure,
+    "handover": handover.measure,
 }
 
 

@@ -13,6 +13,7 @@ import platform
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -42,6 +43,7 @@ from stockade.edge.server.config import (
 from stockade.edge.server.http import HttpServer
 from stockade.engines.oci import image, toolbox
 from stockade.engines.oci.engine import OciEngine, Setup
+from stockade.flow.adoption import Adoption
 from stockade.flow.approvals import Approvals
 from stockade.flow.authority import Authority
 from stockade.flow.claims import Claims
@@ -54,7 +56,7 @@ from stockade.flow.sandboxes import Sandboxes
 from stockade.flow.settlement import Settlement
 from stockade.flow.spending import Spending
 from stockade.flow.steps import LeaseSteps
-from stockade.flow.sweeper import Sweeper
+from stockade.flow.sweeper import Sweeper, kept
 from stockade.flow.told import Teller
 from stockade.flow.user_ids import UID_SLOTS
 from stockade.host import cgroup, doctor, instance, leasedir, leftovers, processes
@@ -63,6 +65,7 @@ from stockade.host.data import data_directory, native_program
 from stockade.host.file_locks import FileLocks
 from stockade.host.files import LeaseFiles
 from stockade.host.instance import Instance
+from stockade.host.keeper import Keeper
 from stockade.host.mounts import MountHolder
 from stockade.host.policy_files import load_policy
 from stockade.host.workspaces import LocalWorkspaces
@@ -88,29 +91,37 @@ _BACKGROUND_THREADS: Final = 4
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """Everything that runs on one state directory. `close` ends it in order; `undo` are the parts
-    to close, last made first."""
+    to close, last made first. `left` are the leases whose sandboxes outlive it: their mounts stay."""
 
     running: Running
     sandboxes: Sandboxes
     leases: Leases
     sweeper: Sweeper
+    adoption: Adoption
+    left: set[str]
     api: Api
     undo: ExitStack
 
-    def close(self, grace_s: float = 10.0) -> None:
-        """Let running calls finish for `grace_s` seconds, cancel the rest, end every sandbox.
-        Leases stay: the next start takes them back."""
+    def close(self, grace_s: float = 10.0, *, keep: bool = False) -> None:
+        """Let running calls finish for `grace_s` seconds, cancel the rest, end every sandbox, or
+        `keep` them for the next start. Leases stay in any case."""
         self.api.stop()
         with self.undo:
             self.sweeper.stop()
             self.running.drain(grace_s)
-            self.sandboxes.close()
+            self.adoption.wait()
+            self.left.clear()
+            if keep:
+                self.left.update(self.sandboxes.leave())
+            else:
+                self.sandboxes.close()
 
 
 def open_runtime(
     state_dir: Path,
     *,
     owned: Instance | None = None,
+    persistent: bool = False,
     defaults: Defaults = DEFAULTS,
     ceilings: Mapping[str, str] = NO_CEILINGS,
     retention: Retention = RETENTION,
@@ -119,14 +130,25 @@ def open_runtime(
     fault_point: Callable[[str], None] = lambda name: None,
 ) -> Runtime:
     """`owned` is the state directory's lock where the caller has it, and stays the caller's.
-    `ceilings` names the ceilings of tenants that have one of their own. Raises Failure: engine_unavailable (what the host lacks), storage_unavailable, busy (another
+    `ceilings` names the ceilings of tenants that have one of their own. Sandboxes of a `persistent`
+    runtime outlive this process, however it ends.
+    Raises Failure: engine_unavailable (what the host lacks), storage_unavailable, busy (another
     process uses the state directory). Nothing runs and nothing is held then."""
     with ExitStack() as undo:
         if owned is None:
             owned = instance.acquire(state_dir, random_hex)
             undo.callback(owned.release)
         return _compose(
-            state_dir, owned, undo, defaults, ceilings, retention, clock, random_hex, fault_point
+            state_dir,
+            owned,
+            undo,
+            persistent,
+            defaults,
+            ceilings,
+            retention,
+            clock,
+            random_hex,
+            fault_point,
         )
 
 
@@ -134,6 +156,7 @@ def _compose(
     state_dir: Path,
     owned: Instance,
     undo: ExitStack,
+    persistent: bool,
     defaults: Defaults,
     ceilings: Mapping[str, str],
     retention: Retention,
@@ -148,22 +171,27 @@ def _compose(
     ledger = SqliteLedger(str(state_dir / "ledger.db"))
     undo.callback(ledger.close)
     artifacts = FileArtifacts(str(state_dir / "artifacts"), random_hex)
-    holder = MountHolder(state_dir / "mounts")
-    undo.callback(holder.close)
+    unified = cgroup.detect(Path("/proc/self/mountinfo").read_text()).unified
+    keeper = Keeper(native_program("keep"), unified, owned.id)
+    holder = MountHolder(state_dir / "mounts", keeper if persistent else None)
+    left: set[str] = set()
+    undo.callback(lambda: holder.close(keep=bool(left)))
     background = ThreadPoolExecutor(_BACKGROUND_THREADS, thread_name_prefix="background")
     undo.callback(background.shutdown)
-    setup = engine_setup(state_dir, owned, policy)
+    # Of this start: sandboxes of an earlier one still use that one's.
+    setup = engine_setup(state_dir, owned, policy, persistent=persistent, system=random_hex(4))
     engine = OciEngine(setup, holder, background, random_hex)
     undo.callback(engine.close)
     # Before any workspace is mounted: a sandbox of a dead process may still hold its disk.
-    engine.recover()
+    recovered = engine.recover(kept(ledger.leases(), clock()))
+    left.update(survivor.lease_id for survivor in recovered.survivors)
     workspaces = LocalWorkspaces(
         state_dir,
         holder,
         lambda root_fd, owner: LeaseFiles(root_fd, FileLocks(), owner),
         boot=leasedir.current_boot(),
     )
-    undo.callback(workspaces.close)
+    undo.callback(lambda: workspaces.close(left))
     running = Running(EventfdCancel)
     authority = Authority(
         root_keys,
@@ -173,6 +201,8 @@ def _compose(
         random_hex=random_hex,
     )
     sandboxes = Sandboxes(engine)
+    for survivor in recovered.survivors:
+        sandboxes.adopt(survivor)
     steps = LeaseSteps(
         ledger=ledger,
         workspaces=workspaces,
@@ -224,6 +254,8 @@ def _compose(
     )
     sweeper.recover()
     settlement.recover()
+    adoption = Adoption(running, sandboxes, artifacts)
+    adoption.begin(recovered.calls)
     pipeline = Pipeline(
         leases=leases,
         running=running,
@@ -260,11 +292,19 @@ def _compose(
     )
     api = Api(service, lambda: f"rq_{random_hex(8)}", VERSION)
     sweeper.start()
-    return Runtime(running, sandboxes, leases, sweeper, api, undo.pop_all())
+    return Runtime(running, sandboxes, leases, sweeper, adoption, left, api, undo.pop_all())
 
 
-def engine_setup(state_dir: Path, owned: Instance, policy: Policy) -> Setup:
+def engine_setup(
+    state_dir: Path,
+    owned: Instance,
+    policy: Policy,
+    *,
+    persistent: bool = False,
+    system: str = "",
+) -> Setup:
     """What the native engine is made of on this host. Raises Failure(engine_unavailable)."""
+    place = state_dir / "system" / system
     runtime, runtime_version = find_runtime()
     recipe = image.parse_recipe((data_directory("images") / "host.json").read_bytes())
     return Setup(
@@ -274,17 +314,19 @@ def engine_setup(state_dir: Path, owned: Instance, policy: Policy) -> Setup:
         runtime_version=runtime_version,
         launcher=str(native_program("launch")),
         toolbox=toolbox.build(
-            state_dir / "toolbox",
+            place / "toolbox",
             native_program("guest"),
             native_program("hold.so"),
             native_program("regular.so"),
         ),
-        images={recipe.name: image.build(recipe, state_dir / "images")},
+        images={recipe.name: image.build(recipe, place / "images")},
         hierarchies=cgroup.detect(Path("/proc/self/mountinfo").read_text()),
         seccomp={
             ref: compile_seccomp(item, platform.machine()).to_json()
             for ref, item in policy.seccomp.items()
         },
+        persistent=persistent,
+        system=system,
     )
 
 
@@ -351,14 +393,16 @@ def serve(config: Config) -> None:
     ceilings = ceilings_of(config, load_policy().ceilings)
     runtime = open_runtime(
         Path(config.state_dir),
+        persistent=True,
         defaults=config.defaults,
         ceilings=ceilings,
         retention=config.retention,
     )
+    keep = True
     try:
         limits = config.limits
         server = HttpServer(runtime.api, known, calls=limits.calls, queue=limits.queue)
-        http.serve(
+        came = http.serve(
             server,
             config.socket,
             config.socket_mode,
@@ -366,5 +410,6 @@ def serve(config: Config) -> None:
             ready=lambda: LOG.info("listening on %s", config.socket),
             overdue=lambda: runtime.running.drain(0),
         )
+        keep = came != signal.SIGINT
     finally:
-        runtime.close(grace_s=0)
+        runtime.close(grace_s=0, keep=keep)

@@ -152,6 +152,8 @@ class Pipeline:
             )
             self._fault_point("shaped")
             slot.settle(result)
+            if slot.given is not None:
+                self._sandboxes.forget(*slot.given)
             self._fault_point("settled")
         return result
 

@@ -254,6 +254,8 @@ class Settlement:
             result=None if result is None else result.to_json().decode(),
             reason=why,
         )
+        if record.sandbox is not None and record.guest_call is not None:
+            self._engine.forget(record.sandbox, record.guest_call)
 
 
 class _Edits:

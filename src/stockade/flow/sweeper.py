@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -27,6 +27,15 @@ SWEEP_S: Final = 60.0
 
 _HELD: Final = (LeaseState.READY, LeaseState.RESETTING)
 _log: Final = logging.getLogger(__name__)
+
+
+def kept(records: Iterable[LeaseRecord], now: float) -> frozenset[str]:
+    """The leases that go on as they are."""
+    return frozenset(
+        record.id
+        for record in records
+        if record.state is LeaseState.READY and record.expires_at_s > now
+    )
 
 
 class Sweeper:

@@ -118,16 +118,23 @@ def serve(
     *,
     ready: Callable[[], None],
     overdue: Callable[[], object],
-) -> None:
-    """Run until SIGTERM or SIGINT. `ready` is called when the socket answers; `overdue` when a
+) -> int:
+    """Run until SIGTERM or SIGINT; gives which. `ready` is called when the socket answers; `overdue` when a
     signal came, `grace_s` seconds have passed and calls still run, to end them. To be called in the
     main thread. Raises listening.ListenError."""
     stop = threading.Event()
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        came.append(number)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, note)
     server.start(path, mode)
     ready()
     stop.wait()
     LOG.info("stopping")
     if not server.stop(grace_s, overdue):
         LOG.error("calls are still running; their replies are lost")
+    return came[0]
