@@ -16,6 +16,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PROGRAMS = (
     Path("src/stockade/_sandbox/guest"),
     Path("src/stockade/_sandbox/launch"),
+    Path("src/stockade/_sandbox/keep"),
     Path("src/stockade/_sandbox/regular.so"),
     Path("src/stockade/_sandbox/hold.so"),
     Path("src/stockade/_sandbox/attack"),

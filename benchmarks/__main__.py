@@ -22,6 +22,7 @@ from benchmarks.figures import (
     claims,
     deadline,
     files,
+    handover,
     leases,
     output,
     reset,
@@ -44,6 +45,7 @@ GROUPS: Final[dict[str, Callable[[World], list[Figure]]]] = {
     "capability": capability.measure,
     "claims": claims.measure,
     "audit": audit.measure,
+    "handover": handover.measure,
 }
 
 

@@ -92,7 +92,7 @@ class Daemon:
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
     def _end(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
+        self._process.send_signal(signal.SIGINT)
         try:
             self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:

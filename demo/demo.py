@@ -8,6 +8,7 @@ and resets the workspace. Exits non-zero when anything is not as it should be.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -124,7 +125,7 @@ def main() -> int:
                 if clean.data is None or clean.data.kind != "export" or clean.data.modified:
                     demo.failures.append(f"the reset left changes: {clean.data}")
         finally:
-            daemon.terminate()
+            daemon.send_signal(signal.SIGINT)
             daemon.wait(30)
     console.print(f"\nThe patch of the edit, as exported ({len(patch)} bytes):\n")
     for line in patch.decode().splitlines()[:12]:

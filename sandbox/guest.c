@@ -6,13 +6,18 @@
  * FD is a listening AF_UNIX SOCK_SEQPACKET socket; the host connects to it from outside, where
  * alone its path exists. Without --persist the first peer is the only one and its end is the
  * guest's: the kernel then ends the pid namespace, hence everything in it. With --persist the next
- * peer is awaited. wire.h has the messages.
+ * peer is awaited, which takes over the calls of the last one. wire.h has the messages.
  *
  * The host asks for spares ahead of time (PREFORK), each with a socket of its own. A spare is a
  * forked child that says READY (so that the kernel tells the host its real pid) and waits, without
  * running anything, for the one EXEC that makes it a command, or a shell that waits for its command
  * (hold.c). The guest keeps a duplicate of that socket to report the end of the child, so all words
  * of one call are on the call's socket.
+ *
+ * For a host that dies the guest keeps what comes with a PREFORK: the host's end of that socket, the
+ * read ends of the command's pipes. Nobody reads them then, so a command that prints much waits, and
+ * its exit waits on the socket. The next host takes them (TAKE) one answer for each question, so that
+ * the guest never has more to say than it can; it keeps them until DONE, for that host may die too.
  *
  * The guest holds no secret, decides nothing and opens nothing but /dev/null. What defends it from
  * the commands, which may have its uid: no dumps (so no ptrace, pidfd_getfd or /proc/1/{mem,fd}),
@@ -42,16 +47,18 @@
 #include <unistd.h>
 
 enum {
-	CALLS_MAX = 1024,
+	CALLS_MAX = 512, /* times seven descriptors: below the limit of 4,096 */
 	SPARE_FD = 3, /* the call's socket in a spare: the lowest after stdio */
 	SPARE_UNUSED = 125,
 	SPARE_FAILED = 127,
 };
 
 static struct call {
-	pid_t pid; /* 0: the entry is free */
-	int sock;
+	bool taken;
+	pid_t pid;            /* 0: the child has ended */
+	int sock;             /* until then */
 	uint64_t id;
+	struct wire_fds kept; /* until DONE */
 } calls[CALLS_MAX];
 
 /* Used by a spare alone. Pages that nothing touches cost nothing. */
@@ -153,8 +160,11 @@ static _Noreturn void spare(int sock, uint64_t id)
 
 	ssize_t size = wire_receive(SPARE_FD, request, sizeof request, 0, &fds);
 
-	if (size == 0)
+	if (size == 0) {
+		/* the status could be a command's own */
+		tell(SPARE_FD, WIRE_UNUSED, id, 0, 0);
 		_exit(SPARE_UNUSED);
+	}
 	error = size < 0 ? errno : wire_check_exec(request, (size_t)size, fds.count, &exec);
 	if (!error && exec.id != id)
 		error = EBADMSG;
@@ -206,13 +216,14 @@ static void report_exit(struct call *call, int status, const struct rusage *usag
 		report.where = WIRE_UNREAD;
 	say(call->sock, &report);
 	close(call->sock);
-	*call = (struct call){ 0 };
+	call->pid = 0;
+	call->taken = call->kept.count > 0;
 }
 
 static struct call *call_of(pid_t pid)
 {
 	for (struct call *call = calls; call < calls + CALLS_MAX; call++)
-		if (call->pid == pid)
+		if (call->taken && call->pid == pid)
 			return call;
 	return NULL;
 }
@@ -241,12 +252,12 @@ static void reap(void)
 	}
 }
 
-/* 0, or why there is no spare; then `sock` is still the caller's. */
-static int prefork(int sock, uint64_t id)
+/* 0, or why there is no spare; then the descriptors are still the caller's. */
+static int prefork(const struct wire_fds *fds, uint64_t id)
 {
 	struct call *call = calls;
 
-	while (call < calls + CALLS_MAX && call->pid != 0)
+	while (call < calls + CALLS_MAX && call->taken)
 		call++;
 	if (call == calls + CALLS_MAX)
 		return EAGAIN;
@@ -254,11 +265,62 @@ static int prefork(int sock, uint64_t id)
 	pid_t pid = fork();
 
 	if (pid == 0)
-		spare(sock, id);
+		spare(fds->fd[0], id);
 	if (pid < 0)
 		return errno;
-	*call = (struct call){ .pid = pid, .sock = sock, .id = id };
+	*call = (struct call){ .taken = true, .pid = pid, .sock = fds->fd[0], .id = id };
+	call->kept.count = fds->count - 1;
+	memcpy(call->kept.fd, fds->fd + 1, call->kept.count * sizeof *fds->fd);
 	return 0;
+}
+
+static void forget(uint64_t id)
+{
+	for (struct call *call = calls; call < calls + CALLS_MAX; call++) {
+		if (call->taken && call->id == id && call->kept.count > 0) {
+			wire_close(&call->kept);
+			call->taken = call->pid != 0;
+			return;
+		}
+	}
+}
+
+/* The first entry from number `from` on that keeps something. */
+static void hand_over(int control, uint64_t from)
+{
+	uint64_t number = from;
+
+	while (number < CALLS_MAX && !(calls[number].taken && calls[number].kept.count > 0))
+		number++;
+	if (number >= CALLS_MAX) {
+		tell(control, WIRE_CALL, 0, 0, CALLS_MAX);
+		return;
+	}
+
+	const struct call *call = &calls[number];
+	struct wire_report report = {
+		.magic = WIRE_MAGIC, .type = WIRE_CALL, .id = call->id, .where = (uint32_t)number,
+	};
+	size_t size = call->kept.count * sizeof *call->kept.fd;
+	union {
+		char bytes[CMSG_SPACE(sizeof(int) * WIRE_KEEP_MAX)];
+		struct cmsghdr align;
+	} rights = { 0 };
+	struct iovec part = { .iov_base = &report, .iov_len = sizeof report };
+	struct msghdr message = {
+		.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = rights.bytes,
+		.msg_controllen = CMSG_SPACE(size),
+	};
+	struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+
+	head->cmsg_level = SOL_SOCKET;
+	head->cmsg_type = SCM_RIGHTS;
+	head->cmsg_len = CMSG_LEN(size);
+	memcpy(CMSG_DATA(head), call->kept.fd, size);
+	while (sendmsg(control, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno == EINTR)
+		;
 }
 
 /* One message of the host. False when the peer is gone. */
@@ -277,10 +339,14 @@ static bool serve(int control)
 	error = size < 0 ? EBADMSG : wire_check_command(record, (size_t)size, fds.count, &command);
 	if (!error && command.type == WIRE_PING)
 		tell(control, WIRE_PONG, command.id, 0, 0);
+	if (!error && command.type == WIRE_DONE)
+		forget(command.id);
+	if (!error && command.type == WIRE_TAKE)
+		hand_over(control, command.id);
 	if (!error && command.type == WIRE_PREFORK) {
-		error = prefork(fds.fd[0], command.id);
+		error = prefork(&fds, command.id);
 		if (!error)
-			return true; /* the descriptor is the call's now */
+			return true; /* the descriptors are the call's now */
 	}
 	/* the reason first: to the host, the end of the call's socket is the refusal */
 	if (error)

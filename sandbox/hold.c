@@ -8,7 +8,7 @@
  *
  * Until then the shell is like any spare: every signal blocked, no dumps (so no ptrace), nothing
  * open but stdio and the call's socket. Whatever is not as expected ends the process; it has run
- * nothing, and its end is the host's evidence for that. Where the library can't be loaded the shell
+ * nothing, and says so (UNUSED), the host's evidence for that. Where the library can't be loaded the shell
  * runs the text that keeps the place, which is `exit 125` and a comment.
  */
 #include "signals.h"
@@ -31,20 +31,33 @@ struct argument {
 
 _Static_assert(sizeof(struct argument) == sizeof(struct wire_command) + WIRE_HOLD_MAX, "padding");
 
+static void say(uint32_t type)
+{
+	struct wire_report report = { .magic = WIRE_MAGIC, .type = type };
+
+	if (send(CALL_FD, &report, sizeof report, MSG_NOSIGNAL) < 0)
+		_exit(UNUSED);
+}
+
+/* It has run nothing, and says so: an exit status could be a command's own. */
+static _Noreturn void refuse(void)
+{
+	say(WIRE_UNUSED);
+	_exit(UNUSED);
+}
+
 static size_t wait_for(struct argument *argument)
 {
-	struct wire_report held = { .magic = WIRE_MAGIC, .type = WIRE_HELD };
 	ssize_t size;
 
-	if (send(CALL_FD, &held, sizeof held, MSG_NOSIGNAL) < 0)
-		_exit(UNUSED);
+	say(WIRE_HELD);
 	do {
 		/* MSG_TRUNC: the size that was sent, so a longer record is no argument */
 		size = recv(CALL_FD, argument, sizeof *argument, MSG_TRUNC);
 	} while (size < 0 && errno == EINTR);
 	if (size < (ssize_t)sizeof argument->head || size > (ssize_t)sizeof *argument ||
 	    argument->head.magic != WIRE_MAGIC || argument->head.type != WIRE_ARGUMENT)
-		_exit(UNUSED);
+		refuse();
 	return (size_t)size - sizeof argument->head;
 }
 
@@ -84,7 +97,7 @@ __attribute__((constructor)) static void hold(int argc, char **argv, char **envp
 	prctl(PR_SET_NAME, "guest-shell"); /* what it is to whoever lists processes */
 	length = wait_for(&argument);
 	if (memchr(argument.text, 0, length))
-		_exit(UNUSED);
+		refuse();
 	memcpy(argv[2], argument.text, length);
 	forget(envp);
 	close(CALL_FD);

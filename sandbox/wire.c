@@ -81,8 +81,20 @@ int wire_check_command(const void *record, size_t size, unsigned fds,
 	memcpy(&c, record, sizeof c);
 	if (c.magic != WIRE_MAGIC)
 		return EBADMSG;
-	if (!(c.type == WIRE_PREFORK && fds == 1) && !(c.type == WIRE_PING && fds == 0))
+	switch (c.type) {
+	case WIRE_PREFORK:
+		if (fds < 1 || fds > 1 + WIRE_KEEP_MAX)
+			return EBADMSG;
+		break;
+	case WIRE_DONE:
+	case WIRE_TAKE:
+	case WIRE_PING:
+		if (fds != 0)
+			return EBADMSG;
+		break;
+	default:
 		return EBADMSG;
+	}
 	*command = c;
 	return 0;
 }

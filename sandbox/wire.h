@@ -5,11 +5,14 @@
  * native endian (both ends run on one kernel) and every struct is free of padding. Two sockets:
  *
  *   control    guest -> host  HELLO (value: the guest's pid inside; where: WIRE_VERSION)
- *              host -> guest  PREFORK + one descriptor, PING
+ *              host -> guest  PREFORK + the call's socket and what is to be kept, DONE, PING
  *              guest -> host  PONG, ERROR (value: errno)
+ *              host -> guest  TAKE (id: an entry's number)
+ *              guest -> host  CALL (where: the entry's number) + what it keeps; or CALL without
+ *                             descriptors (where: CALLS_MAX) if no entry from there on keeps any
  *   of a call  spare -> host  READY (value: its pid inside), EXECFAIL (value: errno; where)
  *              host -> spare  EXEC + three or four descriptors
- *              spare -> host  HELD, after an EXEC under WIRE_HOLD
+ *              spare -> host  HELD, after an EXEC under WIRE_HOLD; UNUSED: it ends and ran nothing
  *              host -> spare  ARGUMENT, and its text without a NUL
  *              guest -> host  EXIT (value: wait status; where: WIRE_UNREAD if the last message that
  *                             the host sent was never read)
@@ -20,6 +23,10 @@
  * WIRE_HOLD the program is a shell that waits for its command: the last argument has WIRE_HOLD_MAX
  * bytes that keep its place, and the environment preloads hold.so (hold.c).
  *
+ * What PREFORK brings beside the socket is for the next host: its own end of that socket, on which
+ * every unread report then waits, and whatever else it needs to go on with the call. The guest keeps
+ * it, untouched, until DONE. So the end of a call's socket is a DONE and the host's close.
+ *
  * The parser refuses by default, allocates nothing and reads no byte outside what it was given.
  */
 #ifndef STOCKADE_WIRE_H
@@ -29,7 +36,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { WIRE_MAGIC = 0x53544b44, WIRE_VERSION = 2 };
+enum { WIRE_MAGIC = 0x53544b44, WIRE_VERSION = 3 };
 
 enum wire_type {
 	WIRE_HELLO = 1,
@@ -43,6 +50,10 @@ enum wire_type {
 	WIRE_PONG = 9,
 	WIRE_HELD = 10,
 	WIRE_ARGUMENT = 11,
+	WIRE_DONE = 12,
+	WIRE_TAKE = 13,
+	WIRE_CALL = 14,
+	WIRE_UNUSED = 15,
 };
 
 /* `where` of EXECFAIL: what failed. Nothing of the command ran in any of these cases. */
@@ -62,12 +73,13 @@ enum {
 	WIRE_BLOCK_MAX = 3 * 1024 * 1024,
 	WIRE_PATHS_MAX = 64,
 	WIRE_STRINGS_MAX = 65536, /* of argv and of env, each */
-	WIRE_FDS_MAX = 8,         /* kept from one message; no request carries more than four */
+	WIRE_FDS_MAX = 8,         /* kept from one message; no request carries more */
+	WIRE_KEEP_MAX = 6,        /* descriptors of a PREFORK beside the socket */
 	/* pointers that wire_split needs at most: three vectors, each with a NULL at its end */
 	WIRE_SLOTS = WIRE_PATHS_MAX + 2 * WIRE_STRINGS_MAX + 3,
 };
 
-struct wire_command { /* PREFORK, PING, ARGUMENT */
+struct wire_command { /* PREFORK, DONE, PING, TAKE, ARGUMENT */
 	uint32_t magic, type;
 	uint64_t id;
 };

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -171,10 +171,21 @@ class Daemon:
         assert self.end(signal.SIGKILL) == -signal.SIGKILL
 
     def stop(self) -> None:
+        """End it with its sandboxes, if it runs."""
         if self.process is not None and self.process.poll() is None:
-            self.end()
+            self.end(signal.SIGINT)
         elif self.log is not None:
             self.log.close()
+
+    def keepers(self) -> list[int]:
+        """Host pids of what keeps the mounts of this instance."""
+        return [pid for top in self.tops() for pid in _pids(top / cgroup.KEEPER)]
+
+    def end_survivors(self) -> None:
+        """What a daemon that was killed, or left its sandboxes, has left behind."""
+        for top in self.tops():
+            if (top / "cgroup.kill").exists():
+                cgroup.kill(top, WAIT_S)
 
     def connect(self) -> Stockade:
         return Stockade.connect(self.socket)
@@ -206,9 +217,9 @@ class Daemon:
 
     def groups(self) -> list[Path]:
         """Every cgroup of this instance's leases, in every hierarchy."""
-        return [
-            Path(path) for top in self.tops() for path, _, _ in os.walk(top) if path != str(top)
-        ]
+        found = (Path(path) for top in self.tops() for path, _, _ in os.walk(top))
+        tops = self.tops()
+        return [path for path in found if path not in tops and path.name != cgroup.KEEPER]
 
     def tops(self) -> list[Path]:
         """The instance's own groups: they hold those of the leases."""
@@ -224,6 +235,14 @@ class Daemon:
     def inside(self) -> set[int]:
         """Host pids of everything that runs in this instance's sandboxes."""
         return {pid for group in self.groups() for pid in _pids(group)}
+
+    def programs(self) -> set[str]:
+        """Names of what runs in this instance's sandboxes."""
+        found = set()
+        for pid in self.inside():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found.add(Path(f"/proc/{pid}/comm").read_text().strip())
+        return found
 
     def loops(self) -> list[str]:
         """Loop devices whose file is in the state directory, also when it is unlinked."""
@@ -314,9 +333,12 @@ def daemon(config: str = "", *, before: str = "", start: bool = True) -> Iterato
             yield made
         finally:
             made.stop()
+            made.end_survivors()
             until(lambda: not made.inside(), "the sandboxes end")
             until(lambda: not made.loops(), "the loop devices are given back")
-            for group in [*sorted(made.groups(), reverse=True), *made.tops()]:
+            keepers = [top / cgroup.KEEPER for top in made.tops()]
+            kept = [group for group in keepers if group.is_dir()]
+            for group in [*sorted(made.groups(), reverse=True), *kept, *made.tops()]:
                 group.rmdir()
 
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
-import re
 import secrets
-import shutil
-import subprocess
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -24,8 +21,6 @@ from typing import Final
 
 from stockade.decide import signatures
 from stockade.decide.grant_file import CeilingFile
-from stockade.decide.policy import Policy
-from stockade.decide.seccomp import compile_seccomp
 from stockade.edge import reporting
 from stockade.edge.api import Api
 from stockade.edge.client.transport import InProcessTransport
@@ -45,8 +40,8 @@ from stockade.edge.server.config import (
 from stockade.edge.server.http import HttpServer
 from stockade.edge.watch_service import WatchService
 from stockade.edge.watching import Sink, Watcher
-from stockade.engines.oci import image, toolbox
-from stockade.engines.oci.engine import OciEngine, Setup
+from stockade.engines.oci.engine import OciEngine
+from stockade.flow.adoption import Adoption
 from stockade.flow.approvals import Approvals
 from stockade.flow.auditing import Auditor, AuditSettings
 from stockade.flow.authority import Authority
@@ -63,16 +58,17 @@ from stockade.flow.secrets import Secrets
 from stockade.flow.settlement import Settlement
 from stockade.flow.spending import Spending
 from stockade.flow.steps import LeaseSteps
-from stockade.flow.sweeper import Sweeper
+from stockade.flow.sweeper import Sweeper, going_on
 from stockade.flow.told import Teller
 from stockade.flow.user_ids import UID_SLOTS
-from stockade.host import cgroup, doctor, instance, leasedir, leftovers, processes
+from stockade.host import cgroup, instance, leasedir, leftovers, processes
 from stockade.host.cancel import EventfdCancel
 from stockade.host.clocks import HostClock
-from stockade.host.data import data_directory, native_program
+from stockade.host.data import native_program
 from stockade.host.file_locks import FileLocks
 from stockade.host.files import LeaseFiles
 from stockade.host.instance import Instance
+from stockade.host.keeper import Keeper
 from stockade.host.mounts import MountHolder
 from stockade.host.policy_files import load_policy
 from stockade.host.space import SpaceCheck
@@ -86,7 +82,7 @@ from stockade.ledger.secret_rows import Seal
 from stockade.ledger.secret_table import SecretTable
 from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import SqliteLedger
-from stockade.terms.fault import Code, failure
+from stockade.native import check_host, engine_setup, usable
 from stockade.terms.moment import Timekeeper
 from stockade.terms.version import VERSION
 from stockade.tools.redact import Tokens
@@ -98,7 +94,6 @@ AUDIT: Final = AuditSettings()
 # Disk images are sparse files: not below /tmp, which may be memory.
 EMBEDDED: Final = Path("/var/tmp/stockade")
 LOG: Final = logging.getLogger("stockade.daemon")
-VERSION_TIMEOUT_S: Final = 10.0
 _BACKGROUND_THREADS: Final = 4
 
 
@@ -117,7 +112,7 @@ OPTIONS: Final = Options()
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """Everything that runs on one state directory. `close` ends it in order; `undo` are the parts
-    to close, last made first."""
+    to close, last made first. `left` are the leases whose sandboxes outlive it: their mounts stay."""
 
     running: Running
     places: Places
@@ -125,6 +120,8 @@ class Runtime:
     leases: Leases
     sweeper: Sweeper
     secrets: Secrets
+    adoption: Adoption
+    left: set[str]
     api: Api
     audit: Auditor
     undo: ExitStack
@@ -134,14 +131,19 @@ class Runtime:
         self.api.stop()
         self.places.stop()
 
-    def close(self, grace_s: float = 10.0) -> None:
-        """Let running calls finish for `grace_s` seconds, cancel the rest, end every sandbox.
-        Leases stay: the next start takes them back."""
+    def close(self, grace_s: float = 10.0, *, keep: bool = False) -> None:
+        """Let running calls finish for `grace_s` seconds, cancel the rest, end every sandbox, or
+        `keep` them for the next start. Leases stay in any case."""
         self.stop()
         with self.undo:
             self.sweeper.stop()
             self.running.drain(grace_s)
-            self.sandboxes.close()
+            self.adoption.wait()
+            self.left.clear()
+            if keep:
+                self.left.update(self.sandboxes.leave())
+            else:
+                self.sandboxes.close()
             self.audit.stop()
 
 
@@ -149,6 +151,7 @@ def open_runtime(
     state_dir: Path,
     *,
     owned: Instance | None = None,
+    persistent: bool = False,
     defaults: Defaults = DEFAULTS,
     ceilings: Mapping[str, str] = NO_CEILINGS,
     retention: Retention = RETENTION,
@@ -159,7 +162,9 @@ def open_runtime(
     fault_point: Callable[[str], None] = lambda name: None,
 ) -> Runtime:
     """`owned` is the state directory's lock where the caller has it, and stays the caller's.
-    `ceilings` names the ceilings of tenants that have one of their own. Raises Failure: engine_unavailable (what the host lacks), storage_unavailable, busy (another
+    `ceilings` names the ceilings of tenants that have one of their own. Sandboxes of a `persistent`
+    runtime outlive this process, however it ends.
+    Raises Failure: engine_unavailable (what the host lacks), storage_unavailable, busy (another
     process uses the state directory). Nothing runs and nothing is held then."""
     with ExitStack() as undo:
         if owned is None:
@@ -170,6 +175,7 @@ def open_runtime(
             state_dir,
             owned,
             undo,
+            persistent,
             defaults,
             ceilings,
             retention,
@@ -185,6 +191,7 @@ def _compose(
     state_dir: Path,
     owned: Instance,
     undo: ExitStack,
+    persistent: bool,
     defaults: Defaults,
     ceilings: Mapping[str, str],
     retention: Retention,
@@ -218,22 +225,27 @@ def _compose(
     audit = Auditor(table, clock, audit_settings, held.recorded)
     audit.start(VERSION, owned.id, kept)
     artifacts = FileArtifacts(str(state_dir / "artifacts"), random_hex)
-    holder = MountHolder(state_dir / "mounts")
-    undo.callback(holder.close)
+    unified = cgroup.detect(Path("/proc/self/mountinfo").read_text()).unified
+    keeper = Keeper(native_program("keep"), unified, owned.id)
+    holder = MountHolder(state_dir / "mounts", keeper if persistent else None)
+    left: set[str] = set()
+    undo.callback(lambda: holder.close(keep=bool(left)))
     background = ThreadPoolExecutor(_BACKGROUND_THREADS, thread_name_prefix="background")
     undo.callback(background.shutdown)
-    setup = engine_setup(state_dir, owned, policy)
+    # Of this start: sandboxes of an earlier one still use that one's.
+    setup = engine_setup(state_dir, owned, policy, persistent=persistent, system=random_hex(4))
     engine = OciEngine(setup, holder, background, random_hex)
     undo.callback(engine.close)
     # Before any workspace is mounted: a sandbox of a dead process may still hold its disk.
-    engine.recover()
+    recovered = engine.recover(going_on(ledger.leases(), clock.moment()))
+    left.update(survivor.lease_id for survivor in recovered.survivors)
     workspaces = LocalWorkspaces(
         state_dir,
         holder,
         lambda root_fd, owner: LeaseFiles(root_fd, FileLocks(), owner),
         boot=leasedir.current_boot(),
     )
-    undo.callback(workspaces.close)
+    undo.callback(lambda: workspaces.close(left))
     running = Running(EventfdCancel)
     limits = options.limits
     places = Places(limits.calls, limits.queue, limits.tenant_calls, limits.queue_s)
@@ -246,6 +258,8 @@ def _compose(
         skew_s=options.skew_s,
     )
     sandboxes = Sandboxes(engine)
+    for survivor in recovered.survivors:
+        sandboxes.adopt(survivor)
     steps = LeaseSteps(
         ledger=ledger,
         workspaces=workspaces,
@@ -300,6 +314,8 @@ def _compose(
     )
     sweeper.recover()
     settlement.recover()
+    adoption = Adoption(running, sandboxes, artifacts)
+    adoption.begin(recovered.calls)
     pipeline = Pipeline(
         leases=leases,
         running=running,
@@ -353,73 +369,19 @@ def _compose(
     )
     api = Api(service, lambda: f"rq_{random_hex(8)}", VERSION, watcher)
     sweeper.start()
-    return Runtime(running, places, sandboxes, leases, sweeper, held, api, audit, undo.pop_all())
-
-
-def engine_setup(state_dir: Path, owned: Instance, policy: Policy) -> Setup:
-    """What the native engine is made of on this host. Raises Failure(engine_unavailable)."""
-    runtime, runtime_version = find_runtime()
-    recipe = image.parse_recipe((data_directory("images") / "host.json").read_bytes())
-    return Setup(
-        state_dir=state_dir,
-        instance=owned.id,
-        runtime=runtime,
-        runtime_version=runtime_version,
-        launcher=str(native_program("launch")),
-        toolbox=toolbox.build(
-            state_dir / "toolbox",
-            native_program("guest"),
-            native_program("hold.so"),
-            native_program("regular.so"),
-        ),
-        images={recipe.name: image.build(recipe, state_dir / "images")},
-        hierarchies=cgroup.detect(Path("/proc/self/mountinfo").read_text()),
-        seccomp={
-            ref: compile_seccomp(item, platform.machine()).to_json()
-            for ref, item in policy.seccomp.items()
-        },
+    return Runtime(
+        running,
+        places,
+        sandboxes,
+        leases,
+        sweeper,
+        held,
+        adoption,
+        left,
+        api,
+        audit,
+        undo.pop_all(),
     )
-
-
-def find_runtime() -> tuple[str, str]:
-    """Path and version of crun. Raises Failure(engine_unavailable) when it is missing or does not
-    work."""
-    path = shutil.which("crun", path="/usr/local/bin:/usr/bin:/usr/sbin:/bin")
-    if path is None:
-        raise failure(Code.ENGINE_UNAVAILABLE, "crun is not installed: apt-get install crun")
-    try:
-        said = subprocess.run(
-            [path, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=VERSION_TIMEOUT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise failure(
-            Code.ENGINE_UNAVAILABLE, f"{path} --version does not work: {error}"
-        ) from error
-    found = re.match(rb"crun version ([0-9A-Za-z.+~-]{1,64})\s", said.stdout)
-    if said.returncode or found is None:
-        raise failure(
-            Code.ENGINE_UNAVAILABLE,
-            f"{path} --version gives no version (status {said.returncode})",
-        )
-    return path, found[1].decode()
-
-
-def usable(runtime: str) -> None:
-    """Raises Failure(engine_unavailable) when the program is not there any more."""
-    if not os.access(runtime, os.X_OK):
-        raise failure(Code.ENGINE_UNAVAILABLE, f"{runtime} is gone")
-
-
-def check_host() -> None:
-    """Raises Failure(engine_unavailable) with what to do where no sandbox could ever be made: said
-    at the start, not by the first call (docs/cli.md, `doctor`, has the whole list)."""
-    found = doctor.impossible()
-    if found is not None:
-        advice = "" if found.remedy is None else f": {found.remedy}"
-        raise failure(Code.ENGINE_UNAVAILABLE, f"{found.name}: {found.detail}{advice}")
 
 
 def open_local(place: Path = EMBEDDED) -> InProcessTransport:
@@ -451,6 +413,7 @@ def serve(config: Config) -> None:
     with reporting.sinks(config, VERSION) as sinks:
         runtime = open_runtime(
             Path(config.state_dir),
+            persistent=True,
             defaults=config.defaults,
             ceilings=ceilings,
             retention=config.retention,
@@ -458,8 +421,9 @@ def serve(config: Config) -> None:
             options=Options(config.limits, config.tokens.skew_s, sinks),
         )
         logs.pass_through(runtime.secrets.hide_all)
+        keep = True
         try:
-            http.serve(
+            came = http.serve(
                 HttpServer(runtime.api, known),
                 config.socket,
                 config.socket_mode,
@@ -468,5 +432,6 @@ def serve(config: Config) -> None:
                 stopping=runtime.stop,
                 overdue=lambda: runtime.running.drain(0),
             )
+            keep = came != signal.SIGINT
         finally:
-            runtime.close(grace_s=0)
+            runtime.close(grace_s=0, keep=keep)

@@ -1,7 +1,7 @@
 """A real daemon process for the cases, and what can be seen of it from the host.
 
 `Daemon.start` runs `stockade serve` on a state directory and socket of its own; `stop` ends it by
-SIGTERM and says what it left behind. Nothing here asks the daemon about itself: processes, groups,
+SIGINT and says what it left behind. Nothing here asks the daemon about itself: processes, groups,
 mounts and loop devices are read from the kernel.
 """
 
@@ -58,7 +58,7 @@ class Daemon:
             process = subprocess.Popen(
                 # It ends with the tests, also where they are killed.
                 [
-                    *("setpriv", "--pdeathsig", "TERM", PROGRAM, "serve"),
+                    *("setpriv", "--pdeathsig", "INT", PROGRAM, "serve"),
                     *("--state-dir", str(state_dir), "--socket", socket),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -79,16 +79,16 @@ class Daemon:
         return cls(process, state_dir, socket, log, secret, Stockade.connect(socket), instance)
 
     def stop(self) -> list[str]:
-        """End it by SIGTERM; gives what is left of it, empty when all is gone."""
+        """End it by SIGINT; gives what is left of it, empty when all is gone."""
         self.stockade.close()
         family = descendants(self.pid)
-        self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(signal.SIGINT)
         try:
             code = self.process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            return [f"the daemon was still running {STOP_S} s after SIGTERM:\n{self.log_tail()}"]
+            return [f"the daemon was still running {STOP_S} s after SIGINT:\n{self.log_tail()}"]
         left = [] if code == 0 else [f"the daemon's status was {code}:\n{self.log_tail()}"]
         # The kernel takes a dead namespace's mounts down a little after its last process.
         wait_until(lambda: not self.remains(family), timeout_s=5)
@@ -165,9 +165,14 @@ def read_pids(procs: Path) -> list[int]:
 
 
 def is_guest(pid: int) -> bool:
-    """Whether the process still runs our guest program: a spare without a command."""
+    """Whether the process has no command yet: it still runs our guest program, or it is a shell
+    that waits on its call's socket."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().startswith("guest")
+        if Path(f"/proc/{pid}/comm").read_text().startswith("guest"):
+            return True
+        return os.readlink(f"/proc/{pid}/fd/3").startswith("socket:")
+    except FileNotFoundError:
+        return not Path(f"/proc/{pid}").exists()
     except OSError:
         return True
 

@@ -28,6 +28,7 @@ LEVELS: Final = {
     "flow": 5,
     "edge": 6,
     "testing": 6.5,
+    "native": 6.7,
     "daemon": 7,
     "selftest": 7.5,
     "local": 8,

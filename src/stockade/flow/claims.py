@@ -161,15 +161,16 @@ class Claims:
 
 class Slot:
     """A held name. `done` is the claim of the call if it has been completed before: then there is
-    nothing to do. Else `record` is set to what its claim is to say and `intent` to what the audit
-    is, and one thread at a time calls `begin` or `foresee` before the effect and `settle` at the
-    end."""
+    nothing to do. `given` are the names under which its command was given to a sandbox. Else
+    `record` is set to what its claim is to say and `intent` to what the audit is, and one thread at
+    a time calls `begin` or `foresee` before the effect and `settle` at the end."""
 
     def __init__(self, claims: Claims, name: str) -> None:
         self.name = name
         self.done: ClaimRecord | None = None
         self.record: ClaimRecord | None = None
         self.intent: AuditEvent | None = None
+        self.given: tuple[str, str] | None = None
         self._claims = claims
         self._begun = False
 
@@ -188,6 +189,7 @@ class Slot:
     def started(self, sandbox: str, guest_call: str) -> None:
         """The command is about to be given to `sandbox`, under the name `guest_call`."""
         self._claims.book.started(self.name, sandbox, guest_call)
+        self.given = sandbox, guest_call
 
     def unused(self, result: ToolResult) -> bool:
         """Whether `result` refuses a call that has not begun: nothing is to be settled."""

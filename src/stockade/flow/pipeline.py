@@ -20,17 +20,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
-
-from pydantic import JsonValue
 
 from stockade.decide.authorize import authorize, path_scope
 from stockade.decide.policy import Policy
 from stockade.decide.replay import check_replay
 from stockade.flow.auditing import Auditor, referring
-from stockade.flow.call_events import CallFacts
 from stockade.flow.calls import Prepared, claim_of, name_call, patience_s, replayed
 from stockade.flow.calls import ToolRequest as ToolRequest
 from stockade.flow.claims import Claims, Slot
@@ -38,43 +35,26 @@ from stockade.flow.gate import NOTHING_RAN, Gate
 from stockade.flow.leases import Leases
 from stockade.flow.places import Places
 from stockade.flow.plans import Plans
+from stockade.flow.progress import Origin, Progress
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
 from stockade.flow.secrets import Secrets
 from stockade.flow.showing import keep_raw
-from stockade.flow.spending import Bill
 from stockade.terms.call import EditOperation, ExecOperation, Permit, ViewOperation
 from stockade.terms.fault import Code, Failure, Fault, Status
-from stockade.terms.ids import CallRef
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.outcome import EditOutcome, ExecOutcome, ViewOutcome
-from stockade.terms.plan import Kind, SandboxPlan
+from stockade.terms.plan import Kind
 from stockade.terms.ports import ArtifactStore, CancelSignal, Clock, ExecContext
-from stockade.terms.result import EngineRef, Provenance, ToolResult
+from stockade.terms.result import EngineRef, ToolResult
 from stockade.terms.stage import Stage
 from stockade.tools import catalog, shape
 from stockade.tools.clean import clean_edit, clean_outcome, clean_result
-from stockade.tools.definition import MAX_ARTIFACT_BYTES, AnyTool, CallLimits
+from stockade.tools.definition import MAX_ARTIFACT_BYTES, CallLimits
 from stockade.tools.redact import Findings
 from stockade.tools.settle import Probe
 
 _log: Final = logging.getLogger("stockade.call")
-
-
-@dataclass(slots=True)
-class _Progress:
-    """What is known of a call so far; a fault at any stage is answered with all of it."""
-
-    started_at: float
-    tool: AnyTool | None = None
-    coerced: tuple[str, ...] = ()
-    lease: LeaseRecord | None = None
-    permit: Permit | None = None
-    plan: SandboxPlan | None = None
-    digest: str | None = None
-    bill: Bill | None = None
-    arguments: Mapping[str, JsonValue] | None = None
-    effect_began: bool = False
 
 
 class Pipeline:
@@ -113,13 +93,12 @@ class Pipeline:
         self._secrets = secrets
         self._plans = Plans(policy, image_env)
         self._verify = verify
-        self._engine = engine
         self._clock = clock
-        self._version = version
+        self._origin = Origin(engine, version)
         self._fault_point = fault_point
 
     def call(self, request: ToolRequest) -> ToolResult:
-        progress = _Progress(self._clock())
+        progress = Progress(self._clock())
         return self._answered(
             request,
             progress,
@@ -130,7 +109,7 @@ class Pipeline:
     def _answered(
         self,
         request: ToolRequest,
-        progress: _Progress,
+        progress: Progress,
         stages: Callable[[], ToolResult],
         told: Callable[[ToolResult], ToolResult] = lambda result: result,
     ) -> ToolResult:
@@ -145,7 +124,7 @@ class Pipeline:
             fault = Fault(code, f"a fault of Stockade; see its log for {request.request_id}")
             return told(self._refuse(request, progress, fault))
 
-    def _stages(self, request: ToolRequest, progress: _Progress) -> ToolResult:
+    def _stages(self, request: ToolRequest, progress: Progress) -> ToolResult:
         request.mark(Stage.SCHEMA)
         tool = progress.tool = catalog.get(request.tool)
         arguments, progress.coerced = catalog.parse_arguments(tool, request.arguments)
@@ -173,7 +152,7 @@ class Pipeline:
             if result.status in NOTHING_RAN:
                 return self._refused(request, progress, result)
             request.mark(Stage.SETTLE)
-            outcome = self._audit.outcome(self._facts(request, progress), result)
+            outcome = self._audit.outcome(progress.facts(request), result)
             self._claims.note(claim_of(request, call, self._claims, redactor), result, outcome)
             return result
         with self._claims.hold(named.id, named.key, patience_s(operation)) as slot:
@@ -182,7 +161,7 @@ class Pipeline:
                 check_replay(permit, scope, progress.digest, slot.done, record.id)
                 return replayed(slot.done, request.request_id)
             slot.record = claim_of(request, call, self._claims, redactor)
-            slot.intent = self._audit.intent(self._facts(request, progress))
+            slot.intent = self._audit.intent(progress.facts(request))
             result = self._answered(
                 request, progress, lambda: self._carried(request, progress, call, slot)
             )
@@ -190,13 +169,15 @@ class Pipeline:
             if slot.unused(result):
                 return self._refused(request, progress, result)
             request.mark(Stage.SETTLE)
-            facts = self._facts(request, progress)
+            facts = progress.facts(request)
             place = slot.settle(result, self._audit.outcome(facts, result))
+            if slot.given is not None:
+                self._sandboxes.forget(*slot.given)
             self._fault_point("settled")
         return result if place is None else referring(result, place)
 
     def _carried(
-        self, request: ToolRequest, progress: _Progress, call: Prepared, slot: Slot | None
+        self, request: ToolRequest, progress: Progress, call: Prepared, slot: Slot | None
     ) -> ToolResult:
         """Stages 5 to 8, in one of the lease's places and one of the host's. Who can't have one of
         those before its call would be over at the latest need not wait for it."""
@@ -238,7 +219,7 @@ class Pipeline:
                     bill.end(outcome.cpu_ms if isinstance(outcome, ExecOutcome) else 0)
             result = shape.shape_result(
                 shaped,
-                self._frame(request, progress),
+                progress.frame(request, self._origin, self._clock()),
                 outcome if isinstance(outcome, ExecOutcome) else None,
                 operation.timeout_ms if isinstance(operation, ExecOperation) else None,
             )
@@ -250,7 +231,7 @@ class Pipeline:
     def _carry_out(
         self,
         request: ToolRequest,
-        progress: _Progress,
+        progress: Progress,
         record: LeaseRecord,
         call: Prepared,
         cancel: CancelSignal,
@@ -298,7 +279,7 @@ class Pipeline:
             outcome = sandbox.execute(operation, context)
         return outcome if bill.shortage is None else replace(outcome, shortage=bill.shortage)
 
-    def _foreseen(self, progress: _Progress, slot: Slot, edit: EditOutcome) -> None:
+    def _foreseen(self, progress: Progress, slot: Slot, edit: EditOutcome) -> None:
         """Stage 5 of an edit: what it is going to do is known here, and nothing is done yet."""
         slot.foresee(clean_edit(edit, self._secrets.redactor(progress.lease), Findings()))
         progress.effect_began = True
@@ -319,59 +300,12 @@ class Pipeline:
             search_path=tuple(p.encode() for p in path.split(":") if p.startswith("/")),
         )
 
-    def _frame(self, request: ToolRequest, progress: _Progress) -> shape.Frame:
-        lease, permit, plan = progress.lease, progress.permit, progress.plan
-        return shape.Frame(
-            request_id=request.request_id,
-            call=CallRef(
-                lease_id=lease.id if lease else None,
-                trajectory_id=lease.trajectory if lease else None,
-                turn=request.turn,
-                call_id=request.call_id,
-                tool=request.tool,
-            ),
-            tool=progress.tool,
-            connect=bool(permit and permit.grant.scope.connect),
-            coerced=progress.coerced,
-            started_at=progress.started_at,
-            finished_at=self._clock(),
-            cost_micro=progress.bill.cost_micro if progress.bill else None,
-            provenance=Provenance(
-                trust="untrusted",
-                lease_id=lease.id if lease else None,
-                generation=lease.generation if lease else None,
-                plan_digest=progress.digest,
-                capability_chain=list(permit.chain) if permit else [],
-                image_digest=None,
-                workspace_version=str(lease.workspace_version) if lease else None,
-                engine=self._engine,
-                profile=plan.profile if plan else None,
-                stockade_version=self._version,
-            ),
-        )
-
-    def _refuse(self, request: ToolRequest, progress: _Progress, fault: Fault) -> ToolResult:
-        result = shape.fault_result(fault, self._frame(request, progress))
+    def _refuse(self, request: ToolRequest, progress: Progress, fault: Fault) -> ToolResult:
+        result = shape.fault_result(fault, progress.frame(request, self._origin, self._clock()))
         return clean_result(result, self._secrets.redactor(progress.lease), Findings())
 
-    def _refused(self, request: ToolRequest, progress: _Progress, result: ToolResult) -> ToolResult:
+    def _refused(self, request: ToolRequest, progress: Progress, result: ToolResult) -> ToolResult:
         """Recorded, unless something may have happened: that is recorded when it is known."""
         if result.status is Status.UNKNOWN:
             return result
-        return self._audit.refused(self._facts(request, progress), result)
-
-    def _facts(self, request: ToolRequest, progress: _Progress) -> CallFacts:
-        lease, permit = progress.lease, progress.permit
-        return CallFacts(
-            who=request.who,
-            tenant=lease.tenant if lease else request.tenant,
-            trajectory=lease.trajectory if lease else None,
-            lease_id=lease.id if lease else None,
-            generation=lease.generation if lease else None,
-            turn=request.turn,
-            call_id=request.call_id,
-            tool=request.tool,
-            arguments=request.arguments if progress.arguments is None else progress.arguments,
-            chain=permit.chain if permit else (),
-            plan_digest=progress.digest,
-        )
+        return self._audit.refused(progress.facts(request), result)

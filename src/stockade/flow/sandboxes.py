@@ -4,6 +4,9 @@ A call under a narrower capability has another plan, hence another digest, hence
 own over the same workspace. A sandbox that died is replaced; two calls that need the same new one
 wait for a single creation. When a lease has as many as it may, the one that has been idle for
 longest is ended for the new one, with whatever finished commands left running in it.
+
+Sandboxes of an earlier process are adopted as they are. One that another version of the program made
+has walls that are not this one's: it only finishes what runs in it, and ends for the next one.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from dataclasses import dataclass
 
 from stockade.terms.fault import Code, failure
 from stockade.terms.plan import SandboxPlan
-from stockade.terms.ports import Engine, LeaseTree, Sandbox
+from stockade.terms.ports import Engine, LeaseTree, Sandbox, Survivor
 
 
 @dataclass(slots=True)
@@ -24,6 +27,7 @@ class _Held:
     sandbox: Sandbox
     users: int
     used: int
+    retired: bool = False
 
 
 class Sandboxes:
@@ -48,6 +52,27 @@ class Sandboxes:
         finally:
             with self._lock:
                 held.users -= 1
+
+    def adopt(self, survivor: Survivor) -> None:
+        """Take a sandbox of an earlier process; before the first call."""
+        sandbox = survivor.sandbox
+        held = _Held(sandbox, 0, next(self._uses), retired=not survivor.current)
+        name = sandbox.digest if survivor.current else f"{sandbox.digest} {held.used}"
+        with self._lock:
+            self._of_lease.setdefault(survivor.lease_id, {})[name] = held
+
+    def forget(self, sandbox: str, call: str) -> None:
+        """See `Engine.forget`."""
+        self._engine.forget(sandbox, call)
+
+    def leave(self) -> frozenset[str]:
+        """Let go of all sandboxes as they are, for the next process, and give the leases that have
+        one. No call is running."""
+        with self._lock:
+            leases, self._of_lease = self._of_lease, {}
+        for held in (held for mine in leases.values() for held in mine.values()):
+            held.sandbox.leave()
+        return frozenset(lease_id for lease_id, mine in leases.items() if mine)
 
     def end(self, lease_id: str) -> None:
         """End all sandboxes of a lease, which goes on. No call is running in it."""
@@ -112,8 +137,13 @@ class Sandboxes:
         with self._lock:
             mine = self._of_lease.get(lease_id, {})
             ending = [held for held in (mine.pop(digest, None),) if held is not None]
-            idle = sorted((h.used, name) for name, h in mine.items() if h.users == 0)
-            for _, name in idle[: max(0, len(mine) + 1 - at_most)]:
+            idle = sorted(
+                (not h.retired, h.used, name)
+                for name, h in mine.items()
+                if h.users == 0 and not h.sandbox.busy()
+            )
+            over = sum(mine[name].retired for _, _, name in idle)
+            for _, _, name in idle[: max(over, len(mine) + 1 - at_most)]:
                 ending.append(mine.pop(name))
             active = len(mine)
         for held in ending:

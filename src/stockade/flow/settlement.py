@@ -265,6 +265,8 @@ class Settlement:
             reason=why,
             outcome=self._audit.settled(record, state, DAEMON, why, result),
         )
+        if record.sandbox is not None and record.guest_call is not None:
+            self._engine.forget(record.sandbox, record.guest_call)
 
 
 class _Edits:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
@@ -28,6 +28,15 @@ SWEEP_S: Final = 60.0
 
 _HELD: Final = (LeaseState.READY, LeaseState.RESETTING)
 _log: Final = logging.getLogger(__name__)
+
+
+def going_on(records: Iterable[LeaseRecord], now: Moment) -> frozenset[str]:
+    """The leases that go on as they are."""
+    return frozenset(
+        record.id
+        for record in records
+        if record.state is LeaseState.READY and record.left_s(now) > 0
+    )
 
 
 class Sweeper:

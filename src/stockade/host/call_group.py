@@ -16,9 +16,10 @@ from stockade.host.cgroup import counter, kill, populated
 class CallGroup:
     """Made empty; `close` and `remove` when the call is over. Not thread-safe."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises OSError."""
-        path.mkdir()
+    def __init__(self, path: Path, *, exists: bool = False) -> None:
+        """Makes it, unless it `exists`. Raises OSError."""
+        if not exists:
+            path.mkdir()
         self.path = path
         self._procs = os.open(path / "cgroup.procs", os.O_RDWR | os.O_CLOEXEC)
         try:

@@ -22,6 +22,8 @@ from stockade.terms.fault import Code, failure
 
 V1_CONTROLLERS: Final = ("memory", "pids", "cpu")
 PREFIX: Final = "stockade-"
+# Beside an instance's leases: the keeper of their mounts. No lease id looks like it.
+KEEPER: Final = "mounts-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,4 +155,4 @@ def leases_of(hierarchies: Hierarchies, instance: str) -> set[str]:
         directory = root / f"{PREFIX}{instance}"
         if directory.is_dir():
             found |= {entry.name for entry in directory.iterdir() if entry.is_dir()}
-    return found
+    return found - {KEEPER}

@@ -15,6 +15,6 @@ def data_directory(name: str) -> Path:
 
 
 def native_program(name: str) -> Path:
-    """A program built from `sandbox/`: `guest`, `launch`, `hold.so`, `regular.so`, and for the
-    selftest `attack` and `guest-control`."""
+    """A program built from `sandbox/`: `guest`, `launch`, `keep`, `hold.so`, `regular.so`, and for
+    the selftest `attack` and `guest-control`."""
     return _PACKAGE / "_sandbox" / name

@@ -2,7 +2,8 @@
 
 Both ends run on one kernel, so integers are native. Reading is strict: a report has exactly its
 size, its magic, and the credentials that the kernel made; whatever else comes is dropped, and after
-a bounded number of such messages the peer counts as gone. Descriptors are never accepted.
+a bounded number of such messages the peer counts as gone. Descriptors are accepted in one place
+only, in the guest's answer to TAKE.
 """
 
 from __future__ import annotations
@@ -13,22 +14,24 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from mmap import PAGESIZE
 from typing import Final, NamedTuple
 
 from stockade.terms.fault import Code, failure
 
-WIRE_VERSION: Final = 2
+WIRE_VERSION: Final = 3
 INLINE_MAX: Final = 64 * 1024  # bytes of strings in the message itself; more go into a memfd
 BLOCK_MAX: Final = 3 * 1024 * 1024
 HOLD_MAX: Final = 8 * 1024  # bytes of the argument that a held shell is given later
 STRING_MAX: Final = 32 * PAGESIZE - 1  # MAX_ARG_STRLEN of execve(2), without its NUL
 PATHS_MAX: Final = 64
+KEEP_MAX: Final = 6  # descriptors of a PREFORK beside the call's socket
 STRINGS_MAX: Final = 65_536  # of arguments and of variables, each
 NOISE_MAX: Final = 16  # messages in a row that are no report, or not ours
 
 HELLO, PREFORK, READY, EXEC, EXIT, EXECFAIL, ERROR, PING, PONG, HELD, ARGUMENT = range(1, 12)
+DONE, TAKE, CALL, UNUSED = range(12, 16)
 UNREAD: Final = 1  # `where` of EXIT: the spare never read its request
 IN_MEMFD, HOLD = 1, 2  # `flags` of EXEC
 
@@ -72,10 +75,18 @@ def _parse(data: bytes, parts: list[tuple[int, int, bytes]], flags: int) -> Repo
     return Report(kind, ident, value, where, utime_us, stime_us, maxrss_kb, sender)
 
 
-def read(sock: socket.socket) -> Report | None:
-    """The next report, None when none is waiting. Raises Gone."""
+def read(sock: socket.socket, *, last: Set[int] = frozenset()) -> Report | None:
+    """The next report, None when none is waiting. One of the types in `last` stays unread, for
+    whoever takes this over; everything before it is taken. Raises Gone."""
     for _ in range(NOISE_MAX):
         try:
+            if last:
+                data, parts, flags, _address = sock.recvmsg(
+                    _REPORT.size + 1, _CONTROL_SPACE, _RECEIVE | socket.MSG_PEEK
+                )
+                report = _parse(data, parts, flags)
+                if report is not None and report.type in last:
+                    return report
             data, parts, flags, _address = sock.recvmsg(_REPORT.size + 1, _CONTROL_SPACE, _RECEIVE)
         except BlockingIOError:
             return None
@@ -91,6 +102,26 @@ def read(sock: socket.socket) -> Report | None:
         if report is not None:
             return report
     raise Gone("the peer sends what is no report")
+
+
+def read_call(sock: socket.socket) -> tuple[Report, list[int]]:
+    """A report that is waiting, and the descriptors that came with it. Raises Gone."""
+    space = _CONTROL_SPACE + socket.CMSG_SPACE(array.array("i").itemsize * KEEP_MAX)
+    fds = array.array("i")
+    try:
+        data, parts, flags, _address = sock.recvmsg(_REPORT.size + 1, space, _RECEIVE)
+    except OSError as error:
+        raise Gone(str(error)) from error
+    for level, kind, content in parts:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    words = [part for part in parts if part[1] != socket.SCM_RIGHTS]
+    report = _parse(data, words, flags)
+    if report is None:
+        for fd in fds:
+            os.close(fd)
+        raise Gone("the peer sends what is no report")
+    return report, list(fds)
 
 
 def wait(deadline: float, *socks: socket.socket) -> bool:
@@ -137,7 +168,7 @@ def pack_strings(
 
 
 def send_command(sock: socket.socket, kind: int, ident: int, *fds: int) -> None:
-    """PREFORK with one descriptor, or PING. Raises OSError; never waits."""
+    """PREFORK with its descriptors, DONE, TAKE or PING. Raises OSError; never waits."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     sock.sendmsg((_COMMAND.pack(_MAGIC, kind, ident),), rights, _SEND)
 

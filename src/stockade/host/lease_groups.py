@@ -75,6 +75,14 @@ class LeaseGroups:
             outside=[path.parent for path in self._v1_dirs],
         )
 
+    def sandboxes(self) -> list[str]:
+        """Names of the sandboxes that there are groups of."""
+        found = (
+            *_subdirectories(self.unified / "guests"),
+            *_subdirectories(self.unified / "limits"),
+        )
+        return sorted({path.name for path in found})
+
     def remove(self) -> list[str]:
         """Remove all groups of the lease; names those that are still in use."""
         left = remove_tree(self.unified)
@@ -118,6 +126,14 @@ class SandboxGroups:
                 Code.SANDBOX_UNAVAILABLE, f"the sandbox's cgroups could not be made: {error}"
             ) from error
         return (self._guest, *self._v1_dirs)
+
+    def reopen(self) -> dict[str, CallGroup]:
+        """Take back the groups of an earlier process; gives those of calls by name. Raises
+        OSError."""
+        self._counters = Counters(self._v1, self._calls)
+        return {
+            path.name: CallGroup(path, exists=True) for path in sorted(_subdirectories(self._calls))
+        }
 
     def exempt(self, pid: int) -> None:
         """Take the guest out of the limited v1 groups that its launcher entered."""
@@ -235,9 +251,12 @@ def _settings(v1: dict[str, Path], unified: Path, limits: Limits) -> Iterator[tu
 
 
 def _subdirectories(directory: Path) -> list[Path]:
-    if not directory.is_dir():
+    try:
+        with os.scandir(directory) as entries:
+            # A group has dozens of files; what they are comes with their names.
+            return [directory / entry.name for entry in entries if entry.is_dir()]
+    except FileNotFoundError:
         return []
-    return [entry for entry in directory.iterdir() if entry.is_dir()]
 
 
 def _forget_pages(group: Path) -> None:

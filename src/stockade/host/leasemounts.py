@@ -16,8 +16,11 @@ the page cache is intact, and the mark is removed.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,6 +79,50 @@ def mount(
         syscalls.detach(os.fsencode(disk))
         raise
     return Mounted(root_fd, root, disk, number, os.stat(image))
+
+
+def take_back(holder: MountHolder, images: Callable[[str], str]) -> dict[str, Mounted]:
+    """What an earlier process has mounted, by lease id. What it had begun to mount or to take down,
+    and what is no longer of the lease's image, is detached. Runs inside the holder. Raises
+    OSError."""
+    points = _mount_points()
+    found: dict[str, Mounted] = {}
+    for lease_id in os.listdir(holder.path):
+        directory = f"{holder.path}/{lease_id}"
+        disk, root = f"{directory}/disk", f"{directory}/root"
+        whole = {disk, root, f"{root}/workspace", f"{root}/tmp"} <= points
+        mounted = _whole(root, disk, images(lease_id)) if whole else None
+        if mounted is not None:
+            found[lease_id] = mounted
+            continue
+        for path in (root, disk):
+            if path in points:
+                syscalls.detach(os.fsencode(path))
+        for path in (f"{root}/workspace", f"{root}/tmp", root, disk, directory):
+            with suppress(FileNotFoundError):
+                os.rmdir(path)
+    return found
+
+
+def _whole(root: str, disk: str, image: str) -> Mounted | None:
+    number = os.minor(os.stat(disk).st_dev)
+    try:
+        info = os.stat(image)
+    except FileNotFoundError:
+        return None
+    if not loopdev.holds(number, info):
+        return None  # a reset had put another disk in its place
+    return Mounted(os.open(root, _DIRECTORY), root, disk, number, info)
+
+
+def _mount_points() -> set[str]:
+    """Of this thread's namespace (proc_pid_mountinfo(5): octal escapes)."""
+    with open("/proc/thread-self/mountinfo", "rb") as lines:
+        escaped = [line.split()[4] for line in lines]
+    return {
+        os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), point))
+        for point in escaped
+    }
 
 
 def take_down(mounted: Mounted) -> list[int]:

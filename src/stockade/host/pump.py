@@ -7,6 +7,8 @@ the artifact and, for `run`, to the caller; memory is O(limit) whatever the comm
 A command has ended when its main process has: a background child may hold the pipes for ever
 (CASES B01), so after the exit what is still in the pipes is read until they are empty and at most
 for `DRAIN_S`. Never by end of file alone.
+
+A stream with a spool (stockade.host.spool) survives this process: `replay` takes it up again.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Final
 
+from stockade.host.spool import Spool
 from stockade.terms.call import Capture
 from stockade.terms.outcome import Captured, CapturedArtifact
 from stockade.terms.ports import ArtifactSink, CancelSignal, Tee
@@ -72,6 +76,15 @@ class Collector:
             if excess > 0:
                 del self._tail[:excess]
 
+    def replay(self, spool: Spool) -> None:
+        """Begin with what an earlier process had read. The sink, if any, is that of the stream's
+        offset `spool.rest` begins at."""
+        offset, parts = spool.rest()
+        self.total = offset
+        self._head += spool.head(min(offset, self._head_limit))
+        for part in parts:
+            self.add(memoryview(part))
+
     def finish(self) -> Captured:
         artifact = self._sink.finish() if self._sink is not None else None
         head, tail = bytes(self._head), bytes(self._tail)
@@ -111,10 +124,17 @@ def split(
 class Pump:
     """The poll loop of one call. Owns the read ends of its pipes and closes them."""
 
-    def __init__(self, streams: dict[int, Collector], control: int, cancel: CancelSignal) -> None:
-        """`streams` maps the read end of a pipe to its collector; `control` is readable when the
-        call's socket has something to say."""
+    def __init__(
+        self,
+        streams: dict[int, Collector],
+        control: int,
+        cancel: CancelSignal,
+        spools: Mapping[int, Spool] = MappingProxyType({}),
+    ) -> None:
+        """`streams` maps the read end of a pipe to its collector, `spools` to its spool, which
+        stays the caller's; `control` is readable when the call's socket has something to say."""
         self._streams = dict(streams)
+        self._spools = spools
         self._control = control
         self._cancel = cancel
         self._poll = select.poll()
@@ -163,8 +183,9 @@ class Pump:
 
     def _read(self, fd: int) -> None:
         buffer = _buffer()
+        spool = self._spools.get(fd)
         try:
-            count = os.readv(fd, [buffer])
+            count = os.readv(fd, [buffer]) if spool is None else spool.take(fd, buffer)
         except BlockingIOError:
             return
         if count == 0:

@@ -37,6 +37,7 @@ _MOUNT_SETATTR: Final = 442
 AT_FDCWD: Final = -100
 AT_EMPTY_PATH: Final = 0x1000
 
+CLONE_FS: Final = 0x200
 CLONE_NEWNS: Final = 0x20000
 MS_REC: Final = 0x4000
 MS_SLAVE: Final = 1 << 19

@@ -2,7 +2,8 @@
 
 A reset swaps the disk for a fresh one and remounts, so it costs the same for ten files and for
 twenty thousand; the old disk is taken apart by the trash's thread. The mounts live in the mount
-holder and vanish with the process; `attach` makes them again from the base and the disk image.
+holder and vanish with the process; `attach` makes them again from the base and the disk image. Where
+the holder's namespace is an earlier process's, what that one has mounted is taken back as it is.
 
 One lock for each lease. Whoever resets or removes a lease has seen to it that no call of it is
 running: the descriptors of the old tree are closed.
@@ -68,6 +69,11 @@ class LocalWorkspaces:
         self._trash = Trash(state_dir / "trash")
         self._guard = threading.Lock()
         self._entries: dict[str, _Entry] = {}
+        if holder.inherited:
+            found = holder.run(
+                lambda: leasemounts.take_back(holder, lambda name: self._directory(name).image)
+            )
+            self._entries = {name: _Entry(mounted=mounted) for name, mounted in found.items()}
 
     def create(self, spec: WorkspaceSpec) -> SourceReport:
         """Copy the source and make the disk. Raises Failure: source_unusable,
@@ -109,7 +115,12 @@ class LocalWorkspaces:
         """Raises Failure(workspace_unavailable)."""
         entry = self._entry(spec.lease_id)
         with entry.lock:
-            return entry.workspace or self._mount(spec, entry, fresh=False)
+            if entry.workspace is not None:
+                return entry.workspace
+            if entry.mounted is not None:
+                self._directory(spec.lease_id).claim()
+                return self._open(spec, entry, entry.mounted)
+            return self._mount(spec, entry, fresh=False)
 
     def reset(self, spec: WorkspaceSpec) -> LocalWorkspace:
         """Raises Failure: workspace_unavailable, storage_unavailable. May be repeated."""
@@ -153,13 +164,19 @@ class LocalWorkspaces:
                 left.append(f"leases/{name}: {fault.fault.message}")
         return (*left, *self._trash.later().result())
 
-    def close(self) -> None:
-        """Unmount everything in good order and finish removals; the leases stay. Idempotent."""
+    def close(self, keep: Set[str] = frozenset()) -> None:
+        """Unmount everything in good order and finish removals; the leases stay. What the holder is
+        to hand to the next process, because sandboxes use it, stays mounted: the leases to `keep`.
+        Idempotent."""
         with self._guard:
             entries, self._entries = self._entries, {}
         unmounted: list[LeaseDirectory] = []
         for lease_id, entry in entries.items():
             with entry.lock:
+                if lease_id in keep:
+                    if entry.mounted is not None:
+                        os.close(entry.mounted.root_fd)
+                    continue
                 directory = self._directory(lease_id)
                 if entry.mounted is not None and self._release(entry):
                     unmounted.append(directory)
@@ -198,7 +215,13 @@ class LocalWorkspaces:
             raise failure(
                 Code.WORKSPACE_UNAVAILABLE, f"the workspace can't be mounted: {error.strerror}"
             ) from error
+        return self._open(spec, entry, mounted)
+
+    def _open(
+        self, spec: WorkspaceSpec, entry: _Entry, mounted: leasemounts.Mounted
+    ) -> LocalWorkspace:
         entry.mounted = mounted
+        directory = self._directory(spec.lease_id)
         try:
             files = self._new_files(mounted.root_fd, spec.uid_base)
         except BaseException:

@@ -7,7 +7,8 @@ are held back until it is known that a file is needed, and each chunk costs one 
 (6 GB/s measured). The header says what the file holds. Its page is reserved when the file is made
 and filled in by `finish`, so that a disk that runs full later can't lose it; a file without one
 was left by a crash and can't be read. Nothing is synced: after a power cut the newest artifacts may
-be gone, results and leases are not.
+be gone, results and leases are not. Because every byte has its place, a stream whose writer has died
+goes on at any offset that it had reached (`resume`).
 
 Offsets are those of the stream. When more came than the limit holds, the bytes between head and
 tail do not exist: a read stops before them, and a read inside them fails and names their borders.
@@ -82,10 +83,10 @@ class _Sink:
     ) -> None:
         """`room(n)` takes n bytes of what the lease may have, or gives them back where n is
         negative; False when there aren't so many."""
+        self.id = artifact_id
         self._room = room
         self._taken = 0
         self._directory = directory
-        self._id = artifact_id
         self._name = name
         self._keep = keep
         self._head_limit = limit // 2
@@ -121,7 +122,7 @@ class _Sink:
             os.close(self._file)
             self._file = -1
         self._room(held - self._taken)
-        return CapturedArtifact(self._id, held, held == self._total)
+        return CapturedArtifact(self.id, held, held == self._total)
 
     def _start(self) -> None:
         try:
@@ -130,7 +131,7 @@ class _Sink:
             self._taken = self._head_limit + self._tail_limit
             os.makedirs(self._directory, mode=0o700, exist_ok=True)
             self._file = os.open(
-                os.path.join(self._directory, self._id),
+                os.path.join(self._directory, self.id),
                 os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
                 0o600,
             )
@@ -158,9 +159,34 @@ class _Sink:
                 count = os.pwrite(self._file, data[:room], _HEADER_BYTES + position)
             except OSError:
                 self._failed = True
+                self._note()
                 return
             self._end += count
             data = data[count:]
+
+    def _note(self) -> None:
+        """Say how far the file goes, for whoever comes after a crash."""
+        with suppress(OSError):
+            os.pwrite(self._file, self._header().model_dump_json().encode(), 0)
+
+    def go_on(self, offset: int) -> None:
+        """Continue the file that an earlier process wrote up to `offset` at least."""
+        self._total = offset
+        try:
+            self._file = os.open(
+                os.path.join(self._directory, self.id), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+            )
+            self._room(-os.fstat(self._file).st_size)
+            self._taken = self._head_limit + self._tail_limit
+            self._failed = not self._room(self._taken)
+            self._end = offset
+            text = os.pread(self._file, _HEADER_BYTES, 0).rstrip(b"\0")
+            if text:  # it had failed
+                header = _Header.model_validate_json(text)
+                self._failed, self._end, self._floor = True, header.tail_end, header.tail_start
+        except (OSError, ValidationError):
+            self._failed = True
+            self._end = 0
 
     def _header(self) -> _Header:
         head_end = min(self._end, self._head_limit)
@@ -195,6 +221,29 @@ class FileArtifacts:
         directory = self._lease(lease_id)
         room = partial(self._take, lease_id)
         return _Sink(directory, artifact_id, name, keep_from, limit_bytes, room)
+
+    def resume(
+        self,
+        lease_id: str,
+        artifact_id: str,
+        name: str,
+        keep_from: int,
+        limit_bytes: int,
+        offset: int,
+    ) -> _Sink:
+        directory = self._lease(lease_id)
+        room = partial(self._take, lease_id)
+        sink = _Sink(directory, _artifact(artifact_id), name, keep_from, limit_bytes, room)
+        if offset:
+            sink.go_on(offset)
+            return sink
+        path = os.path.join(directory, artifact_id)
+        with suppress(FileNotFoundError):
+            size = os.stat(path, follow_symlinks=False).st_size
+            self._take(lease_id, 0)  # so that what the lease has is counted with it
+            os.unlink(path)
+            self._take(lease_id, -size)
+        return sink
 
     def _take(self, lease_id: str, size: int) -> bool:
         with self._lock:

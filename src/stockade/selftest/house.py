@@ -1,6 +1,6 @@
 """Where the selftest lives: a state directory of its own, and engines that differ by scene.
 
-The parts are those of the daemon (`daemon.engine_setup`, its policy and its seccomp list). Each scene
+The parts are those of the daemon (`native.engine_setup`, its policy and its seccomp list). Each scene
 gets a lease, and an engine of its own over the same set-up, whose `amend` is the scene's. So what is
 attacked is what the daemon makes, and what a control lacks is written down in one place: the scene.
 """
@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from stockade import daemon
+from stockade import daemon, native
 from stockade.decide.compile import compile_plan, plan_digest
 from stockade.engines.oci import image
 from stockade.engines.oci.engine import OciEngine, Setup
@@ -209,7 +209,7 @@ def opened() -> Iterator[House]:
         processes.become_subreaper()
         undo.enter_context(bait.leaks())
         files = bait.make_files(state_dir / "bait", f"mark-{secrets.token_hex(8)}")
-        setup = daemon.engine_setup(state_dir, owned, load_policy())
+        setup = native.engine_setup(state_dir, owned, load_policy())
         setup = replace(setup, images=_with_layer(setup, f"{files['bait']}/layer", state_dir))
         house = House(state_dir, owned.id, setup, undo)
         house.learn(files | {"bait_below": files["bait"][1:]})

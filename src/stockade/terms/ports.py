@@ -49,7 +49,12 @@ class CancelSignal(Protocol):
 
 class ArtifactSink(Protocol):
     """Receives one stream's raw bytes while they are read. Writes never raise: a full disk makes
-    the artifact incomplete and the call goes on."""
+    the artifact incomplete and the call goes on. When a write returns the bytes outlive the process,
+    but for those that are held back."""
+
+    @property
+    def id(self) -> str:
+        """The id that the artifact has if there is one."""
 
     def write(self, data: bytes | memoryview) -> None: ...
     def finish(self) -> CapturedArtifact | None:
@@ -60,6 +65,18 @@ class ArtifactStore(Protocol):
     def open(self, lease_id: str, name: str, keep_from: int, limit_bytes: int) -> ArtifactSink:
         """A sink that keeps nothing until more than `keep_from` bytes came, then up to
         `limit_bytes`: the first half and the last half of the stream."""
+
+    def resume(
+        self,
+        lease_id: str,
+        artifact_id: str,
+        name: str,
+        keep_from: int,
+        limit_bytes: int,
+        offset: int,
+    ) -> ArtifactSink:
+        """Go on with the artifact of a process that has died, from the stream's `offset` on: 0 or
+        more than `keep_from`, and no more than was written. Bytes that were may come again."""
 
     def read(self, lease_id: str, artifact_id: str, offset: int, length: int) -> bytes:
         """Bytes from stream offset `offset`, at most `length`; empty at the end of the stream.
@@ -90,8 +107,9 @@ class ExecContext:
     may outlive it: what it leaves running would use time that nobody accounts for.
 
     `starting(sandbox, call)` is called before a command is given to a sandbox, and again if that
-    one turns out not to have read it: the names under which `Engine.evidence` knows it later. What
-    it raises ends the call, and nothing has run."""
+    one turns out not to have read it: the names under which `Engine.evidence` knows it later, until
+    `Engine.forget`. What it raises ends the call, and nothing has run. Without it nothing is kept
+    once the call has returned."""
 
     lease_id: str
     cancel: CancelSignal
@@ -114,6 +132,39 @@ class Sandbox(Protocol):
 
     def close(self) -> None:
         """Kill everything and confirm it. Idempotent."""
+
+    def busy(self) -> bool:
+        """Whether a command of an earlier process goes on in it."""
+
+    def leave(self) -> None:
+        """Let go of it as it is: the next process on this state directory takes it back. No call is
+        running in it."""
+
+
+class LeftCall(Protocol):
+    """A command that an earlier process gave to a sandbox and that nobody has forgotten. `sandbox`
+    and `call` are its names; `asked` says that `Engine.evidence` was asked for it."""
+
+    @property
+    def sandbox(self) -> str: ...
+    @property
+    def call(self) -> str: ...
+    @property
+    def lease_id(self) -> str: ...
+    @property
+    def asked(self) -> bool: ...
+    def evidence(self) -> Evidence:
+        """See `Engine.evidence`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """A sandbox that an earlier process made. One that is not `current` was made by another version
+    of the program: it finishes what runs in it and takes no new call."""
+
+    lease_id: str
+    sandbox: Sandbox
+    current: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +191,10 @@ class Engine(Protocol):
     def evidence(self, sandbox: str, call: str) -> Evidence:
         """What is known of a command that an earlier process gave to a sandbox, by the names that
         `ExecContext.starting` was called with. Raises Failure when it can't be looked at now."""
+
+    def forget(self, sandbox: str, call: str) -> None:
+        """The outcome of a command is where it belongs, or nobody wants it. Unknown names are
+        fine."""
 
     def release(self, lease_id: str) -> None:
         """Remove what the lease's sandboxes shared. Every sandbox of it is closed."""

@@ -55,6 +55,7 @@ class FakeEngine:
         self.created: list[FakeSandbox] = []
         # What an earlier process left, by the names of sandbox and call.
         self.left: dict[tuple[str, str], Evidence] = {}
+        self.forgotten: list[tuple[str, str]] = []
         os.makedirs(directory, exist_ok=True)
 
     def describe(self) -> EngineRef:
@@ -78,6 +79,9 @@ class FakeEngine:
     def evidence(self, sandbox: str, call: str) -> Evidence:
         self.point("engine.evidence")
         return self.left.get((sandbox, call), Unknown())
+
+    def forget(self, sandbox: str, call: str) -> None:
+        self.forgotten.append((sandbox, call))
 
     def release(self, lease_id: str) -> None:
         self.point("engine.release")
@@ -145,6 +149,13 @@ class FakeSandbox:
                 self._dead.set(End.LOST)
             self._changed.wait_for(lambda: self._running == 0)
         self._dead.close()
+
+    def busy(self) -> bool:
+        return False
+
+    def leave(self) -> None:
+        """The fake's sandboxes end with their process."""
+        self.close()
 
     def _run(self, script: Script, operation: ExecOperation, context: ExecContext) -> ExecOutcome:
         started = self._clock()

@@ -178,6 +178,7 @@ def test_config_has_no_sysfs_no_resources_and_bare_environment() -> None:
         netns_path="/proc/1/fd/9",
         rootfs="/mnt/rootfs",
         guest="/g",
+        persistent=False,
         seccomp={},
     )
     assert isinstance(config, dict)

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from stockade.host import guest_wire as wire
-from stockade.host.guest_link import ExecFailed, Exited, GuestLink, Spare, Where
+from stockade.host.guest_link import GuestLink
+from stockade.host.spare import ExecFailed, Exited, Spare, Where
 from stockade.terms.fault import Code, Failure
 
 MAGIC = 0x53544B44

@@ -6,6 +6,7 @@ import os
 import random
 import secrets
 import subprocess
+import tempfile
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -276,3 +277,58 @@ def test_a_lease_keeps_no_more_than_its_share_of_the_disk(
     assert keep(store, "ls_" + "b" * 16)
     store.remove(LEASE)
     assert keep(store)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    size=st.integers(0, 3000),
+    died=st.integers(0, 3000),
+    back=st.integers(0, 400),
+    limit=st.sampled_from([100, 1000, 1500]),
+)
+def test_law_another_process_goes_on(size: int, died: int, back: int, limit: int) -> None:
+    """The first had read `died` bytes and put all but `back` of them where they belong."""
+    keep, data = 60, stream(size)
+    died = min(died, size)
+    offset = max(0, died - back)
+    offset = offset if offset > keep else 0
+    with tempfile.TemporaryDirectory() as place:
+        store = FileArtifacts(place, secrets.token_hex)
+        first = store.open(LEASE, "stdout", keep, limit)
+        for start in range(0, died, 90):
+            first.write(data[start : min(start + 90, died)])
+        store = FileArtifacts(place, secrets.token_hex)
+        second = store.resume(LEASE, first.id, "stdout", keep, limit, offset)
+        second.write(data[offset:])
+        whole = store.open(LEASE, "stdout", keep, limit)
+        whole.write(data)
+        got, wanted = second.finish(), whole.finish()
+        assert (got is None) == (wanted is None)
+        if got is not None and wanted is not None:
+            assert (got.id, got.bytes, got.complete) == (first.id, wanted.bytes, wanted.complete)
+            assert read_all(store, got.id) == read_all(store, wanted.id)
+
+
+def test_what_a_full_disk_cut_short_stays_short_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FileArtifacts(str(tmp_path / "artifacts"), secrets.token_hex)
+    first = store.open(LEASE, "stdout", 10, 1000)
+    first.write(stream(300))
+    with monkeypatch.context() as patch:
+        full = OSError(28, "no space")
+        pwrite = os.pwrite
+
+        def refuse(fd: int, data: bytes, position: int) -> int:
+            if position >= 4096:
+                raise full
+            return pwrite(fd, data, position)
+
+        patch.setattr(os, "pwrite", refuse)
+        first.write(b"lost")
+    second = store.resume(LEASE, first.id, "stdout", 10, 1000, 304)
+    second.write(b"after")
+    kept = second.finish()
+    assert kept is not None
+    assert (kept.bytes, kept.complete) == (300, False)
+    assert read_all(store, kept.id)[0] == stream(300)

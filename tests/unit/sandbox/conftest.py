@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stockade.host.guest_link import ExecFailed, Exited, GuestLink, Spare
+from stockade.host.guest_link import GuestLink
+from stockade.host.spare import ExecFailed, Exited, Spare
 
 SANDBOX = Path(__file__).parents[3] / "sandbox"
 ENV = ((b"PATH", b"/usr/bin:/bin"), (b"LANG", b"C.UTF-8"))

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stockade.host import guest_wire as wire
-from stockade.host.guest_link import ExecFailed, Exited, GuestLink, Where
+from stockade.host.guest_link import GuestLink
+from stockade.host.spare import ExecFailed, Exited, Where
 from stockade.terms.fault import Code, Failure
 
 if TYPE_CHECKING:
@@ -266,6 +267,7 @@ def test_unused_spare_exits_125_and_never_executes(guest: Running) -> None:
     ours, _ = raw_spare(guest, 7)
     with ours:
         ours.shutdown(socket.SHUT_WR)
+        assert report(ours) == (wire.UNUSED, 0, 0)
         assert report(ours) == (wire.EXIT, 125 << 8, 0)
     settle(guest, 0)
 
@@ -358,7 +360,7 @@ def test_garbage_on_the_control_socket_is_refused_and_leaks_nothing(guest: Runni
         (struct.pack("=IIQ", 1, wire.PREFORK, 5), 1),
         (struct.pack("=IIQ", MAGIC, 77, 5), 0),
         (good, 0),
-        (good, 2),
+        (good, 8),
         (good, 9),
         (good, 100),
         (ping, 1),
@@ -378,7 +380,7 @@ def test_garbage_on_the_control_socket_is_refused_and_leaks_nothing(guest: Runni
 
 
 def test_full_table_refuses_and_recovers(guest: Running) -> None:
-    spares = [guest.spare() for _ in range(1024)]
+    spares = [guest.spare() for _ in range(512)]
     with pytest.raises(Failure) as raised:
         guest.spare()
     assert raised.value.fault.code is Code.SANDBOX_UNAVAILABLE

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stockade.host.guest_link import Exited
+from stockade.host.spare import Exited
 
 if TYPE_CHECKING:
     from tests.unit.sandbox.conftest import Start

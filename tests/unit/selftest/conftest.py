@@ -25,6 +25,7 @@ def config() -> dict[str, JsonValue]:
         netns_path="/proc/1/ns/net",
         rootfs="/rootfs",
         guest="/guest",
+        persistent=False,
         seccomp={"defaultAction": "SCMP_ACT_ERRNO"},
     )
     assert isinstance(made, dict)

@@ -120,15 +120,21 @@ def serve(
     ready: Callable[[], None],
     stopping: Callable[[], object],
     overdue: Callable[[], object],
-) -> None:
-    """Run until SIGTERM or SIGINT. `ready` is called when the socket answers and `stopping` when
-    the signal came, to send away calls that have not begun. `overdue` is to end those that run: it
-    is called when `grace_s` seconds have passed since, or at a second signal, from any thread. To
-    be called in the main thread. Raises listening.ListenError."""
+) -> int:
+    """Run until SIGTERM or SIGINT; gives which. `ready` is called when the socket answers and
+    `stopping` when the signal came, to send away calls that have not begun. `overdue` is to end
+    those that run: it is called when `grace_s` seconds have passed since, or at a second signal,
+    from any thread. To be called in the main thread. Raises listening.ListenError."""
     # A counter of signals: unlike an Event, it has no lock that a handler could meet half taken.
     signals = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        came.append(number)
+        os.eventfd_write(signals, 1)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os.eventfd_write(signals, 1))
+        signal.signal(number, note)
     server.start(path, mode)
     ready()
     os.read(signals, 8)  # unlike eventfd_read goes on after the handler
@@ -151,3 +157,4 @@ def serve(
         done.set()
         os.eventfd_write(signals, 1)
         impatient.join()
+    return came[0]

@@ -3,8 +3,7 @@
 Half of the time of a short command is its shell: exec, dynamic loader, libraries (0.55 of 1.05 ms
 measured, and up to 1 ms of 1.8 when the processor was idle before). A spare can do that ahead of its
 call, because all that differs between the shells of a sandbox is the last argument: hold.so, which
-is preloaded, waits for it before the shell's main() begins (sandbox/hold.c). What is held also has
-its pipes already. Nothing of a command runs before its call, and a held shell that dies unused is
+is preloaded, waits for it before the shell's main() begins (sandbox/hold.c). Nothing of a command runs before its call, and a held shell that dies unused is
 evidence for that as any spare is.
 
 Which shell to hold is learned from the calls of the sandbox (`ExecOperation.late`). Where it can't
@@ -14,12 +13,15 @@ be held (a static shell, another C library) the sandbox goes on with plain spare
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from stockade.engines.oci.toolbox import INSIDE
-from stockade.host.guest_link import Spare
 from stockade.host.guest_wire import HOLD_MAX
+from stockade.host.spare import Spare
+from stockade.host.spool import Spool
 from stockade.terms.call import ExecOperation
 
 LIBRARY: Final = f"{INSIDE}/hold.so".encode()
@@ -38,22 +40,42 @@ class Template:
 
 class Streams:
     """The pipes of one command's stdout and stderr. `reads` are the host's ends, which `take`
-    hands over; `writes` the command's, to be closed as soon as it has them."""
+    hands over; `writes` the command's, to be closed as soon as it has them. `spools`, where there
+    are any, are those of the two streams."""
 
-    def __init__(self, owner: int) -> None:
+    def __init__(self, owner: int, *, spooled: bool) -> None:
         """`owner` is the host id, of user and group, of the user inside. Raises OSError."""
-        out_read, out_write = os.pipe2(os.O_CLOEXEC)
-        self.reads: tuple[int, ...] = (out_read,)
-        self.writes: tuple[int, ...] = (out_write,)
+        self.reads: tuple[int, ...] = ()
+        self.writes: tuple[int, ...] = ()
+        self.spools: tuple[Spool, ...] = ()
         try:
-            err_read, err_write = os.pipe2(os.O_CLOEXEC)
-            self.reads, self.writes = (out_read, err_read), (out_write, err_write)
-            for end in self.writes:
+            for _ in range(2):
+                read, write = os.pipe2(os.O_CLOEXEC)
+                self.reads, self.writes = (*self.reads, read), (*self.writes, write)
                 # /dev/stdout and /dev/stderr open the pipe anew, by its owner and mode 0600.
-                os.fchown(end, owner, owner)
+                os.fchown(write, owner, owner)
+                if spooled:
+                    self.spools = (*self.spools, Spool.make())
         except BaseException:
             self.close()
             raise
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """What the guest is to keep; nothing for streams that end with this process."""
+        return (*self.reads, *(spool.fd for spool in self.spools)) if self.spools else ()
+
+    @classmethod
+    def found(cls, fds: Sequence[int]) -> Self:
+        """Those of an earlier process, from what the guest kept; on an exception the descriptors
+        stay the caller's. Raises ValueError, OSError."""
+        kinds = [stat.S_IFMT(os.fstat(fd).st_mode) for fd in fds]
+        if kinds != [stat.S_IFIFO, stat.S_IFIFO, stat.S_IFREG, stat.S_IFREG]:
+            raise ValueError("these are no streams")
+        streams = cls.__new__(cls)
+        streams.reads, streams.writes = (fds[0], fds[1]), ()
+        streams.spools = (Spool.found(fds[2]), Spool.found(fds[3]))
+        return streams
 
     def take(self) -> tuple[int, int]:
         """The read ends; the caller's from now on."""
@@ -70,16 +92,9 @@ class Streams:
         """Idempotent."""
         self.close_writes()
         reads, self.reads = self.reads, ()
-        for fd in reads:
+        spools, self.spools = self.spools, ()
+        for fd in (*reads, *(spool.fd for spool in spools)):
             os.close(fd)
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What a held shell is, and its pipes."""
-
-    template: Template
-    streams: Streams
 
 
 def template_of(
@@ -95,23 +110,19 @@ def template_of(
     return Template(operation.paths, operation.argv[:-1], env, operation.cwd)
 
 
-def hold(spare: Spare, template: Template, *, owner: int, stdin: int, timeout_s: float) -> Held:
-    """Make `spare` a held shell. Raises Failure(sandbox_unavailable), OSError; then the spare has
-    run nothing and is of no use."""
-    streams = Streams(owner)
+def hold(
+    spare: Spare, template: Template, streams: Streams, *, stdin: int, timeout_s: float
+) -> None:
+    """Make `spare` a held shell, with the writing ends of `streams`. Raises
+    Failure(sandbox_unavailable), OSError; then the spare has run nothing and is of no use."""
     out, err = streams.writes
-    try:
-        spare.hold(
-            paths=template.paths,
-            argv=template.argv,
-            env=template.env,
-            cwd=template.cwd,
-            fds=(stdin, out, err),
-            library=LIBRARY,
-            timeout_s=timeout_s,
-        )
-    except BaseException:
-        streams.close()
-        raise
+    spare.hold(
+        paths=template.paths,
+        argv=template.argv,
+        env=template.env,
+        cwd=template.cwd,
+        fds=(stdin, out, err),
+        library=LIBRARY,
+        timeout_s=timeout_s,
+    )
     streams.close_writes()
-    return Held(template, streams)

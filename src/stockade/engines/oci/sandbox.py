@@ -4,6 +4,9 @@ A call ends by its exit report (plus a drain), its deadline, its cancellation, o
 guest. In the latter three the call's group is killed until the kernel says that it is empty, and
 only then is there an outcome. A spare that dies before it read its command started nothing: the
 next one is tried.
+
+Each call is in the journal from before its command is sent until it is forgotten, and the guest keeps
+what belongs to it for as long; `take_over` goes on with a call of an earlier process.
 """
 
 from __future__ import annotations
@@ -12,29 +15,39 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Final
 
-from stockade.engines.oci.held import Streams, template_of
+from stockade.engines.oci.held import template_of
+from stockade.engines.oci.journal import CallJournal, Entry
+from stockade.engines.oci.running import (
+    NAMES,
+    Begun,
+    id_of,
+    monotonic,
+    pump_of,
+    resumed,
+    verdict,
+)
 from stockade.engines.oci.spares import BUSY_SPARES, Placed, Spares
 from stockade.engines.oci.watchdog import Watchdog
 from stockade.host.anchors import Anchors
-from stockade.host.guest_link import ExecFailed, Exited, GuestLink
+from stockade.host.guest_link import GuestLink
 from stockade.host.lease_groups import SandboxGroups
 from stockade.host.pump import Collector, Pump
+from stockade.host.spare import ExecFailed, Exited
 from stockade.terms.call import ExecOperation
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.outcome import End, ExecOutcome
-from stockade.terms.ports import ExecContext
+from stockade.terms.ports import ArtifactSink, ExecContext
 
 _KILL_TIMEOUT_S: Final = 10.0
-# A command may have killed all that wait (`kill -9 -1`).
-_TRIES: Final = BUSY_SPARES + 2
+# A command may have killed all that wait (`kill -9 -1`), of both sorts.
+_TRIES: Final = 2 * BUSY_SPARES + 2
 
 
 class OciSandbox:
-    """Implements `terms.ports.Sandbox`. `owner` is the host id, of user and group, that the user
-    inside is; `on_close` removes what the engine made for it."""
+    """Implements `terms.ports.Sandbox`. `on_close` removes what the engine made for it."""
 
     def __init__(
         self,
@@ -42,25 +55,27 @@ class OciSandbox:
         name: str,
         digest: str,
         env: Sequence[tuple[str, str]],
-        owner: int,
         link: GuestLink,
         groups: SandboxGroups,
         spares: Spares,
-        anchors: Anchors,
+        journal: CallJournal,
+        anchors: Anchors | None,
         on_close: Callable[[], None],
     ) -> None:
         self._name = name
         self._digest = digest
         self._env = {name.encode(): value.encode() for name, value in env}
         self._plain_env = tuple(self._env.items())
-        self._owner = owner
         self._link = link
         self._groups = groups
         self._spares = spares
+        self._journal = journal
         self._anchors = anchors
         self._on_close = on_close
         self._lock = threading.Lock()
         self._running = 0
+        self._leaving: set[int] = set()
+        self._expected: set[int] = set()
         self._overlapped = False
         self._closed = False
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -71,7 +86,7 @@ class OciSandbox:
 
     def alive(self) -> bool:
         """Also False when what it has mounted is no longer at its place (host.anchors)."""
-        return self._answers() and self._anchors.hold()
+        return self._answers() and self._anchors is not None and self._anchors.hold()
 
     def _answers(self) -> bool:
         if self._closed:
@@ -107,13 +122,25 @@ class OciSandbox:
                 return
             self._closed = True
         confirmed = self._groups.kill(_KILL_TIMEOUT_S)
-        self._link.close()
-        self._spares.close()
-        self._anchors.close()
-        os.close(self._null)
+        self._hang_up()
         self._on_close()
         if not confirmed:
             raise failure(Code.SANDBOX_LOST, "processes of the sandbox could not be confirmed dead")
+
+    def leave(self) -> None:
+        """Let go of it as it is, for the next process. No call is running in it."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        self._link.close()
+        self._spares.close()
+        if self._anchors is not None:
+            self._anchors.close()
+        os.close(self._null)
 
     def _try(
         self, operation: ExecOperation, context: ExecContext, deadline: float
@@ -144,10 +171,34 @@ class OciSandbox:
         context: ExecContext,
         deadline: float,
     ) -> ExecOutcome:
-        started = time.monotonic()
+        begun, slot = self._start(placed, operation, env, context, deadline)
+        number = placed.spare.id
+        try:
+            outcome = self._conclude(begun, context)
+        except Failure as error:
+            if error.fault.code is Code.SANDBOX_UNAVAILABLE:
+                self._forget(slot, number)
+            raise
+        if context.starting is None:
+            self._forget(slot, number)
+        return outcome
+
+    def _forget(self, slot: int, number: int) -> None:
+        self._journal.drop(slot, number)
+        self._over(number)
+
+    def _over(self, number: int) -> None:
+        """Nobody will ask for the call. What it left running must not wait on a pipe that nobody
+        reads: a write is to fail."""
+        with self._lock:
+            at_once = number in self._leaving
+            self._leaving.discard(number)
+        self._spares.over(number, at_once=at_once)
+
+    def _conclude(self, begun: Begun, context: ExecContext) -> ExecOutcome:
+        """Wait for the verdict."""
+        placed, pump = begun.placed, begun.pump
         counters = self._groups.counters
-        oom_before, refused_before = counters.oom_kills(), counters.pids_refused()
-        collectors, pump = self._start(placed, operation, env, context)
         report: Exited | ExecFailed | None = None
 
         def on_control() -> bool:
@@ -157,7 +208,7 @@ class OciSandbox:
 
         killed_ms: int | None = None
         try:
-            how = self._pumped(pump, placed, context, deadline, on_control)
+            how = self._pumped(pump, placed, context, begun.deadline, on_control)
             if how != "ended" or context.cpu is not None:
                 # With a budget also what a command that ended left: nobody would look at it.
                 at = time.monotonic()
@@ -167,30 +218,83 @@ class OciSandbox:
                     killed_ms = int((time.monotonic() - at) * 1000)
             pump.drain()
         except BaseException:
-            for collector in collectors:
+            for collector in begun.collectors:
                 collector.finish()
             raise
         finally:
             pump.close()
-        end, value, errno = _verdict(how, report, context)
+        end, value, errno = verdict(how, report, context)
         if end is End.LOST:
             self._groups.kill(_KILL_TIMEOUT_S)
         left = placed.group.members() if end in (End.EXITED, End.SIGNALED) else 0
+        if left:
+            with self._lock:
+                self._leaving.add(placed.spare.id)
         alone = self._running == 1 and not self._overlapped
         return ExecOutcome(
             end=end,
             value=value,
-            stdout=collectors[0].finish(),
-            stderr=collectors[1].finish(),
-            wall_ms=int((time.monotonic() - started) * 1000),
+            stdout=begun.collectors[0].finish(),
+            stderr=begun.collectors[1].finish(),
+            wall_ms=int((time.monotonic() - begun.started) * 1000),
             cpu_ms=placed.group.cpu_ms(),
             peak_memory_bytes=counters.peak_bytes() if alone else None,
-            oom_kills=counters.oom_kills() - oom_before,
-            pids_refused=counters.pids_refused() - refused_before,
+            oom_kills=counters.oom_kills() - begun.oom_kills,
+            pids_refused=counters.pids_refused() - begun.pids_refused,
             left_running=left,
             kill_confirmed_ms=killed_ms,
             errno=errno,
         )
+
+    def expect(self, numbers: Set[int]) -> None:
+        """Spares that an earlier process gave calls to."""
+        with self._lock:
+            self._expected |= numbers
+
+    def busy(self) -> bool:
+        return bool(self._expected)
+
+    def discard(self, placed: Placed) -> None:
+        """Tidy up after a call of an earlier process."""
+        self._spares.give_back(placed)
+        with self._lock:
+            self._expected.discard(placed.spare.id)
+
+    def take_over(
+        self, entry: Entry, placed: Placed, context: ExecContext, timeout_ms: int
+    ) -> ExecOutcome:
+        """Go on with a call of an earlier process to its verdict, until its own deadline and for at
+        most `timeout_ms`. Raises Failure(sandbox_unavailable) when it is certain that nothing ran,
+        OSError."""
+        with self._lock:  # what it used of memory before is not known
+            self._running += 1
+            self._overlapped = True
+        try:
+            spools = placed.streams.spools
+            collectors = []
+            for number, spool in enumerate(spools):
+                sink = resumed(entry, number, spool, context)
+                collectors.append(Collector(number + 1, entry.capture, sink, None))
+            for collector, spool in zip(collectors, spools, strict=True):
+                collector.replay(spool)
+            out, err = collectors
+            reads = placed.streams.take()
+            begun = Begun(
+                placed=placed,
+                collectors=(out, err),
+                pump=pump_of(reads, (out, err), placed, context),
+                deadline=min(monotonic(entry.deadline_ns), time.monotonic() + timeout_ms / 1000),
+                started=monotonic(entry.started_ns),
+                oom_kills=entry.oom_kills,
+                pids_refused=entry.pids_refused,
+            )
+            return self._conclude(begun, context)
+        finally:
+            with self._lock:
+                self._running -= 1
+                if not self._running:
+                    self._overlapped = False
+            self.discard(placed)
 
     def _pumped(
         self,
@@ -221,68 +325,76 @@ class OciSandbox:
         operation: ExecOperation,
         env: tuple[tuple[bytes, bytes], ...],
         context: ExecContext,
-    ) -> tuple[tuple[Collector, Collector], Pump]:
-        """Give the spare its command; it holds the only writing ends of the pipes then."""
-        out = self._collector(1, "stdout", operation, context)
-        err = self._collector(2, "stderr", operation, context)
-        streams = placed.held.streams if placed.held is not None else Streams(self._owner)
-        out_read, err_read = streams.take()
-        pump = Pump({out_read: out, err_read: err}, placed.spare.fileno(), context.cancel)
+        deadline: float,
+    ) -> tuple[Begun, int]:
+        """Record the call and give the spare its command, which holds the only writing ends of the
+        pipes then. Gives the record's slot too."""
+        started = time.monotonic()
+        counters = self._groups.counters
+        sinks = [self._sink(name, operation, context) for name in NAMES]
+        collectors = (
+            Collector(1, operation.capture, sinks[0], context.tee),
+            Collector(2, operation.capture, sinks[1], context.tee),
+        )
+        pump = pump_of(placed.streams.take(), collectors, placed, context)
         if not self._overlapped:
-            self._groups.counters.start_peak()
+            counters.start_peak()
+        begun = Begun(
+            placed=placed,
+            collectors=collectors,
+            pump=pump,
+            deadline=deadline,
+            started=started,
+            oom_kills=counters.oom_kills(),
+            pids_refused=counters.pids_refused(),
+        )
+        spare, number = placed.spare, placed.spare.id
+        slot = 0
         try:
+            now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            entry = Entry(
+                lease_id=context.lease_id,
+                sandbox=self._name,
+                number=number,
+                pid=spare.pid,
+                started_ns=now_ns,
+                deadline_ns=now_ns + int((deadline - started) * 1e9),
+                capture=operation.capture,
+                artifacts=(id_of(sinks[0]), id_of(sinks[1])),
+                oom_kills=begun.oom_kills,
+                pids_refused=begun.pids_refused,
+            )
+            slot = self._journal.begin(entry, lambda: self._over(number))
             if context.starting is not None:
-                context.starting(self._name, str(placed.spare.id))
-            if placed.held is not None:
-                placed.spare.release(operation.argv[-1])
+                context.starting(self._name, str(number))
+            if placed.held:
+                spare.release(operation.argv[-1])
             else:
-                out_write, err_write = streams.writes
+                out_write, err_write = placed.streams.writes
                 stdin = self._null if context.stdin is None else context.stdin
-                placed.spare.start(
+                spare.start(
                     paths=operation.paths,
                     argv=operation.argv,
                     env=env,
                     cwd=operation.cwd,
                     fds=(stdin, out_write, err_write),
                 )
+            self._journal.sent(slot)
         except BaseException:
             pump.close()
+            if slot:
+                self._journal.drop(slot, number)
+            self._link.done(number)
             raise
         finally:
-            streams.close_writes()
-        return (out, err), pump
+            placed.streams.close_writes()
+        return begun, slot
 
-    def _collector(
-        self, number: int, name: str, operation: ExecOperation, context: ExecContext
-    ) -> Collector:
+    def _sink(
+        self, name: str, operation: ExecOperation, context: ExecContext
+    ) -> ArtifactSink | None:
         capture = operation.capture
-        sink = (
-            context.artifacts.open(
-                context.lease_id,
-                name,
-                capture.head_bytes + capture.tail_bytes,
-                capture.artifact_bytes,
-            )
-            if capture.artifact_bytes
-            else None
-        )
-        return Collector(number, capture, sink, context.tee)
-
-
-def _verdict(
-    how: str, report: Exited | ExecFailed | None, context: ExecContext
-) -> tuple[End, int | None, int | None]:
-    """(end, exit code or signal, errno)."""
-    if how == "deadline":
-        return End.DEADLINE, None, None
-    if how == "budget":
-        return End.BUDGET, None, None
-    if how == "cancelled":
-        return context.cancel.reason() or End.CANCELLED, None, None
-    if isinstance(report, ExecFailed):
-        return End.NOT_FOUND, None, report.errno
-    if how == "lost" or report is None:
-        return End.LOST, None, None
-    if report.signal is not None:
-        return End.SIGNALED, report.signal, None
-    return End.EXITED, report.code, None
+        if not capture.artifact_bytes:
+            return None
+        kept = capture.head_bytes + capture.tail_bytes
+        return context.artifacts.open(context.lease_id, name, kept, capture.artifact_bytes)

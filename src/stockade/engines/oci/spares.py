@@ -22,14 +22,16 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from stockade.engines.oci.held import Held, Template, hold
+from stockade.engines.oci.held import Streams, Template, hold
 from stockade.host.call_group import CallGroup
-from stockade.host.guest_link import GuestLink, Spare
+from stockade.host.guest_link import GuestLink
 from stockade.host.lease_groups import SandboxGroups
+from stockade.host.spare import Spare
 from stockade.terms.fault import Code, Failure, failure
 
 SPARES: Final = 3
@@ -48,15 +50,17 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A spare in its own group; `held` if it is a shell that waits for its command."""
+    """A spare in its own group with its pipes; `held` if it is a shell that waits for its
+    command."""
 
     spare: Spare
     group: CallGroup
-    held: Held | None
+    streams: Streams
+    held: bool
 
     def discard(self) -> None:
-        if self.held is not None:
-            self.held.streams.close()
+        """Let go of it. Where the guest keeps it too, it goes on until the guest is told."""
+        self.streams.close()
         self.spare.close()
         self.group.close()
 
@@ -65,9 +69,19 @@ class Spares:
     """Thread-safe. `close` after the sandbox's processes are dead."""
 
     def __init__(
-        self, link: GuestLink, groups: SandboxGroups, background: Executor, owner: int
+        self,
+        link: GuestLink,
+        groups: SandboxGroups,
+        background: Executor,
+        owner: int,
+        new_number: Callable[[], int],
+        *,
+        persistent: bool,
+        left: Sequence[CallGroup] = (),
     ) -> None:
-        """`owner` is the host id, of user and group, of the user inside."""
+        """`owner` is the host id, of user and group, of the user inside. `new_number` names a
+        spare, 64 bits that no other of this guest ever had. `persistent` ones outlive this
+        process. `left` are groups of an earlier process's calls."""
         self._link = link
         self._groups = groups
         self._background = background
@@ -81,19 +95,25 @@ class Spares:
         self._can_hold = True
         self._last_held = False
         self._used: deque[CallGroup] = deque()
-        self._survived: deque[CallGroup] = deque()
+        self._survived: deque[CallGroup] = deque(left)
+        self._new_number = new_number
+        self._persistent = persistent
+        self._over: list[int] = []
         self._making = False
         self._wanted = SPARES
         self._last_used = 0.0
         self._waiting = 0
         self._failures = 0
-        self._made = 0
         self._closed = False
         self._trouble = f"no process was ready within {MAKE_TIMEOUT_S:.0f} s"
 
     def prepare(self) -> None:
         """Make the first one now and the others in the background. Raises Failure."""
         self._add()
+        self.refill()
+
+    def refill(self) -> None:
+        """Have the background make what is wanted."""
         with self._changed:
             self._order(0.0)
 
@@ -147,6 +167,15 @@ class Spares:
             ready = self._held if self._last_held and self._template else self._plain
             if len(ready) <= self._wanted - BATCH:
                 self._order(DELAY_S if ready else 0.0)
+
+    def over(self, number: int, *, at_once: bool) -> None:
+        """The guest need not keep what it keeps of a call. It is told with the next ones that are
+        made, unless `at_once`: it would wake beside the reply (0.05 ms of a short call)."""
+        if at_once:
+            self._link.done(number)
+        else:
+            with self._changed:
+                self._over.append(number)
 
     def close(self) -> None:
         with self._changed:
@@ -202,44 +231,52 @@ class Spares:
         """Remove the used groups, and look at a few of those that something was left in."""
         older = min(LOOKS, len(self._survived))
         with self._changed:
+            over, self._over = self._over, []
             self._survived.extendleft(self._used)
             older += len(self._used)
             self._used.clear()
+        for number in over:
+            self._link.done(number)
         for _ in range(older):
             group = self._survived.popleft()
             if not group.remove():
                 self._survived.append(group)
 
     def _add(self, template: Template | None = None) -> None:
-        with self._changed:
-            self._made += 1
-            number = self._made
-        spare = self._link.prefork(number, MAKE_TIMEOUT_S)
+        streams = Streams(self._owner, spooled=self._persistent)
+        number = self._new_number()
         try:
-            group = self._groups.place(spare.pid, f"call-{number}")
+            spare = self._link.prefork(number, MAKE_TIMEOUT_S, streams.kept)
+        except BaseException:
+            streams.close()
+            raise
+        try:
+            group = self._groups.place(spare.pid, f"call-{number:x}")
         except OSError as error:
+            streams.close()
             spare.close()
+            self._link.done(number)
             raise failure(
                 Code.SANDBOX_UNAVAILABLE, f"a process could not be placed in its cgroup: {error}"
             ) from error
-        held = None if template is None else self._hold(spare, template)
-        placed = Placed(spare, group, held)
+        usable = template is None or self._hold(spare, template, streams)
+        placed = Placed(spare, group, streams, template is not None)
         with self._changed:
-            if not self._closed and (template is None or held is not None):
-                (self._plain if held is None else self._held).append(placed)
+            if usable and not self._closed:
+                (self._held if placed.held else self._plain).append(placed)
                 self._changed.notify_all()
                 return
             self._used.append(group)
         placed.discard()
+        self._link.done(number)
 
-    def _hold(self, spare: Spare, template: Template) -> Held | None:
-        """None if this shell can't be held here, which is not tried again."""
+    def _hold(self, spare: Spare, template: Template, streams: Streams) -> bool:
+        """False if this shell can't be held here, which is not tried again."""
         try:
-            return hold(
-                spare, template, owner=self._owner, stdin=self._null, timeout_s=HOLD_TIMEOUT_S
-            )
+            hold(spare, template, streams, stdin=self._null, timeout_s=HOLD_TIMEOUT_S)
         except (Failure, OSError) as error:
             _log.info("shells are not started ahead in this sandbox: %s", error)
             with self._changed:
                 self._template, self._can_hold = None, False
-            return None
+            return False
+        return True

@@ -71,9 +71,11 @@ def config(
     netns_path: str,
     rootfs: str,
     guest: str,
+    persistent: bool,
     seccomp: Json,
 ) -> Json:
-    """`rootfs` is absolute in the launcher's mount namespace; `guest` is the path inside."""
+    """`rootfs` is absolute in the launcher's mount namespace; `guest` is the path inside, and
+    `persistent` says that it is to await a next peer."""
     mappings: list[Json] = [
         {"containerID": inside, "hostID": host, "size": length}
         for inside, host, length in id_map(uid_base, plan.uid)
@@ -115,7 +117,7 @@ def config(
         "process": {
             "terminal": False,
             "user": {"uid": plan.uid, "gid": plan.gid},
-            "args": [guest, str(CONTROL_FD)],
+            "args": [guest, str(CONTROL_FD), *(["--persist"] if persistent else [])],
             "env": [],
             "cwd": "/",
             # Neither inheritable nor ambient: a program that leaves uid 0 leaves them behind.

@@ -1,0 +1,157 @@
+"""Which calls were given to which sandbox, for whoever comes after this process.
+
+A file of fixed slots that is mapped into memory: writing a record is a store and no system call, and
+the kernel keeps a page that a killed process has written to. Nothing is synced, because a sandbox
+does not outlive its kernel. A record is complete before its first byte says so, and that byte says
+which of two moments was reached: GIVEN before the command is sent, SENT after it.
+
+So a call without a record was never sent to a sandbox, and that is evidence, as long as it is this
+boot's file: a power cut loses what was never synced, and every sandbox.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from stockade.terms.call import Capture
+from stockade.terms.fault import Code, failure
+
+_SLOTS: Final = 4096
+_SLOT: Final = 320
+_MAGIC: Final = b"stockade calls 1 "
+_FREE, _GIVEN, _SENT = range(3)
+# state; spare; pid, head, tail, oom kills, refused forks; started, deadline, artifact bytes; names
+_RECORD: Final = struct.Struct("=B7xQiIIIIQQQ24s24s24s24s")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`number` and `pid` are the spare's; times are CLOCK_BOOTTIME nanoseconds, which a daemon's
+    end and a change of the clock leave alone. `artifacts` are the ids of stdout's and stderr's, ""
+    where there is none. The counters are the sandbox's before the call."""
+
+    lease_id: str
+    sandbox: str
+    number: int
+    pid: int
+    started_ns: int
+    deadline_ns: int
+    capture: Capture
+    artifacts: tuple[str, str]
+    oom_kills: int
+    pids_refused: int
+    sent: bool = False
+
+
+class CallJournal:
+    """Thread-safe."""
+
+    def __init__(self, path: Path, boot: str) -> None:
+        """`boot` names this boot. Raises OSError. `whole` says that the file is this boot's; one of
+        another boot or version is emptied."""
+        magic = (_MAGIC + boot.encode()).ljust(_SLOT, b"\0")
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            self.whole = os.pread(fd, _SLOT, 0) == magic
+            if not self.whole:
+                os.ftruncate(fd, 0)
+                os.ftruncate(fd, _SLOT * (_SLOTS + 1))
+                os.pwrite(fd, magic, 0)
+            self._map = mmap.mmap(fd, _SLOT * (_SLOTS + 1))
+        finally:
+            os.close(fd)
+        self._lock = threading.Lock()
+        self._free = [n for n in range(_SLOTS, 0, -1) if self._map[n * _SLOT] == _FREE]
+        self._known: dict[int, tuple[int, Callable[[], None]]] = {}
+
+    def entries(self) -> list[tuple[int, Entry]]:
+        """What is there, with the number of its slot."""
+        taken = (n for n in range(1, _SLOTS + 1) if self._map[n * _SLOT] != _FREE)
+        return [(number, self._read(number)) for number in taken]
+
+    def by_sandbox(self) -> dict[str, frozenset[int]]:
+        """The spares that were given a call, by the name of their sandbox."""
+        found: dict[str, set[int]] = {}
+        for _, entry in self.entries():
+            found.setdefault(entry.sandbox, set()).add(entry.number)
+        return {name: frozenset(numbers) for name, numbers in found.items()}
+
+    def begin(self, entry: Entry, done: Callable[[], None]) -> int:
+        """Record a call that is about to be sent. `done` is called when it is forgotten.
+        Raises Failure(busy)."""
+        with self._lock:
+            if not self._free:
+                raise failure(Code.BUSY, "too many calls are not settled yet", retry_after_ms=1000)
+            number = self._free.pop()
+        record = _RECORD.pack(
+            _FREE,
+            entry.number,
+            entry.pid,
+            entry.capture.head_bytes,
+            entry.capture.tail_bytes,
+            entry.oom_kills,
+            entry.pids_refused,
+            entry.started_ns,
+            entry.deadline_ns,
+            entry.capture.artifact_bytes,
+            entry.lease_id.encode(),
+            entry.sandbox.encode(),
+            *(name.encode() for name in entry.artifacts),
+        )
+        at = number * _SLOT
+        self._map[at : at + len(record)] = record
+        self._map[at] = _GIVEN
+        self.know(number, entry.number, done)
+        return number
+
+    def know(self, slot: int, number: int, done: Callable[[], None]) -> None:
+        """The slot is that of the spare `number`, which `forget` may name."""
+        with self._lock:
+            self._known[number] = slot, done
+
+    def sent(self, slot: int) -> None:
+        self._map[slot * _SLOT] = _SENT
+
+    def drop(self, slot: int, number: int) -> None:
+        """Free a slot; the caller has done what is to be done."""
+        self._map[slot * _SLOT] = _FREE
+        with self._lock:
+            self._known.pop(number, None)
+            self._free.append(slot)
+
+    def forget(self, call: str) -> None:
+        """`call` is a spare's number. An unknown one is fine. The record goes first: without it
+        nobody asks for the call."""
+        number = int(call)
+        with self._lock:
+            slot, done = self._known.get(number, (0, None))
+        if done is not None:
+            self.drop(slot, number)
+            done()
+
+    def close(self) -> None:
+        self._map.close()
+
+    def _read(self, number: int) -> Entry:
+        fields = _RECORD.unpack_from(self._map, number * _SLOT)
+        names = [field.rstrip(b"\0").decode("ascii", "replace") for field in fields[10:]]
+        return Entry(
+            lease_id=names[0],
+            sandbox=names[1],
+            number=fields[1],
+            pid=fields[2],
+            started_ns=fields[7],
+            deadline_ns=fields[8],
+            capture=Capture(fields[3], fields[4], fields[9]),
+            artifacts=(names[2], names[3]),
+            oom_kills=fields[5],
+            pids_refused=fields[6],
+            sent=fields[0] == _SENT,
+        )

@@ -1,0 +1,162 @@
+"""Starting a sandbox's processes: its script, its bundle, the launcher and the runtime.
+
+The launcher (sandbox/launch.c) carries out the script in the mount namespace that holds the lease's
+mounts, then in one of its own, and becomes the runtime, which detaches when the guest runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from stockade.engines.oci import spec, staging
+from stockade.engines.oci.image import SystemImage
+from stockade.engines.oci.places import (
+    cover,
+    empty_file,
+    holds,
+    keep,
+    listen,
+    make_layers,
+    remove_dead_layers,
+)
+from stockade.engines.oci.toolbox import INSIDE
+from stockade.host import netns, processes
+from stockade.host.cgroup import Hierarchies
+from stockade.host.mounts import MountHolder
+from stockade.terms.fault import Code, failure
+from stockade.terms.plan import SandboxPlan
+from stockade.terms.ports import LeaseTree
+
+START_TIMEOUT_S: Final = 20.0
+# Directories that every Debian and Ubuntu has; one is covered in the launcher's own namespace.
+_STAGES: Final = ("/mnt", "/media", "/srv", "/opt")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the engine is made of; built by the composition root. `amend` changes the runtime's
+    configuration of every sandbox. The selftest alone sets it, to take one wall away at a time.
+    `persistent` sandboxes outlive this process. `system` names the directory below
+    `state_dir`/system that holds the toolbox and the images of this start: those of an earlier one
+    stay while its sandboxes do."""
+
+    state_dir: Path
+    instance: str
+    runtime: str
+    runtime_version: str
+    launcher: str
+    toolbox: Path
+    images: Mapping[str, SystemImage]
+    hierarchies: Hierarchies
+    seccomp: Mapping[str, spec.Json]
+    amend: Callable[[spec.Json], spec.Json] = lambda config: config
+    persistent: bool = False
+    system: str = ""
+
+
+class Launcher:
+    """`runtime_dir` is where the runtime keeps its own state."""
+
+    def __init__(self, setup: Setup, holder: MountHolder, runtime_dir: Path) -> None:
+        self._setup = setup
+        self._holder = holder
+        self._runtime_dir = runtime_dir
+        self._stage = next(
+            path for path in _STAGES if os.path.isdir(path) and not holds(path, setup.state_dir)
+        )
+        self._cover = cover(setup.hierarchies)
+
+    def start(
+        self,
+        name: str,
+        directory: Path,
+        tree: LeaseTree,
+        plan: SandboxPlan,
+        entered: Sequence[Path],
+        live: Set[str],
+    ) -> None:
+        """Returns when the runtime has detached. `entered` are the groups to be in, `live` the
+        sandboxes whose layers stay. Raises Failure(sandbox_unavailable), OSError."""
+        image = self._setup.images.get(plan.image)
+        layers = f"{tree.disk_path}/sys/{name}"
+        names = staging.layer_names(plan, image)
+        if names:
+            owner = spec.map_id(tree.uid_base, plan.uid, 0)
+            remove_dead_layers(self._holder, f"{tree.disk_path}/sys", live)
+            self._holder.run(lambda: make_layers(layers, names, owner))
+        network = netns.create()
+        opened = [network]
+        try:
+            nothing = keep(opened, empty_file())
+            log = keep(
+                opened, os.open(directory / "log", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            )
+            listener = keep(opened, listen(directory))
+            config = spec.config(
+                plan,
+                uid_base=tree.uid_base,
+                netns_path=f"/proc/{os.getpid()}/fd/{network}",
+                rootfs=f"{self._stage}/{spec.ROOTFS}",
+                guest=f"{INSIDE}/guest",
+                persistent=self._setup.persistent,
+                seccomp=self._setup.seccomp[plan.seccomp],
+            )
+            (directory / "config.json").write_text(json.dumps(self._setup.amend(config)))
+            place = staging.Place(
+                uid_base=tree.uid_base,
+                tree_path=tree.path,
+                layers=layers if names else None,
+                toolbox=self._setup.toolbox,
+                stage=self._stage,
+                cover=self._cover,
+                groups=tuple(entered),
+                netns_fd=network,
+            )
+            runtime = [
+                self._setup.runtime,
+                "--root",
+                str(self._runtime_dir),
+                "--cgroup-manager=disabled",
+                "run",
+                "-d",
+                "--preserve-fds",
+                "1",
+                "--bundle",
+                str(directory),
+                name,
+            ]
+            script = staging.script(
+                plan, place, image, [str(nothing), str(log), str(listener), *runtime]
+            )
+            self._run(script, opened, log)
+        finally:
+            for fd in opened:
+                os.close(fd)
+
+    def _run(self, script: bytes, fds: Sequence[int], log: int) -> None:
+        memory = os.memfd_create("stockade-stage", os.MFD_CLOEXEC)
+        try:
+            os.write(memory, script)
+            process = self._holder.spawn(
+                [self._setup.launcher, str(memory)], pass_fds=(memory, *fds), stderr=log
+            )
+            status = processes.wait_exit(process, START_TIMEOUT_S)
+            if status is None:
+                process.kill()
+                process.wait()
+                raise failure(
+                    Code.SANDBOX_UNAVAILABLE, f"the runtime hung for {START_TIMEOUT_S:.0f} s"
+                )
+        finally:
+            os.close(memory)
+        if status:
+            said = os.pread(log, 500, 0).decode("utf-8", "replace").strip().replace("\n", "; ")
+            raise failure(
+                Code.SANDBOX_UNAVAILABLE,
+                f"the runtime could not start the sandbox (status {status}): {said}",
+            )

@@ -1,0 +1,81 @@
+"""A running call between its start and its outcome."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from stockade.engines.oci.journal import Entry
+from stockade.engines.oci.spares import Placed
+from stockade.host.pump import Collector, Pump
+from stockade.host.spare import ExecFailed, Exited
+from stockade.host.spool import Spool
+from stockade.terms.outcome import End
+from stockade.terms.ports import ArtifactSink, ExecContext
+
+NAMES: Final = ("stdout", "stderr")
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A call from its start to its outcome. `deadline` and `started` are monotonic; the counters
+    are those before it."""
+
+    placed: Placed
+    collectors: tuple[Collector, Collector]
+    pump: Pump
+    deadline: float
+    started: float
+    oom_kills: int
+    pids_refused: int
+
+
+def id_of(sink: ArtifactSink | None) -> str:
+    return "" if sink is None else sink.id
+
+
+def pump_of(
+    reads: tuple[int, int],
+    collectors: tuple[Collector, Collector],
+    placed: Placed,
+    context: ExecContext,
+) -> Pump:
+    spools = dict(zip(reads, placed.streams.spools, strict=False))
+    streams = dict(zip(reads, collectors, strict=True))
+    return Pump(streams, placed.spare.fileno(), context.cancel, spools)
+
+
+def monotonic(boottime_ns: int) -> float:
+    away_ns = boottime_ns - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return time.monotonic() + away_ns / 1e9
+
+
+def resumed(entry: Entry, number: int, spool: Spool, context: ExecContext) -> ArtifactSink | None:
+    capture, artifact_id = entry.capture, entry.artifacts[number]
+    if not artifact_id:
+        return None
+    offset, _ = spool.rest()
+    kept = capture.head_bytes + capture.tail_bytes
+    return context.artifacts.resume(
+        entry.lease_id, artifact_id, NAMES[number], kept, capture.artifact_bytes, offset
+    )
+
+
+def verdict(
+    how: str, report: Exited | ExecFailed | None, context: ExecContext
+) -> tuple[End, int | None, int | None]:
+    """(end, exit code or signal, errno)."""
+    if how == "deadline":
+        return End.DEADLINE, None, None
+    if how == "budget":
+        return End.BUDGET, None, None
+    if how == "cancelled":
+        return context.cancel.reason() or End.CANCELLED, None, None
+    if isinstance(report, ExecFailed):
+        return End.NOT_FOUND, None, report.errno
+    if how == "lost" or report is None:
+        return End.LOST, None, None
+    if report.signal is not None:
+        return End.SIGNALED, report.signal, None
+    return End.EXITED, report.code, None
