@@ -10,9 +10,9 @@ from typing import Final
 from stockade.flow.leases import Leases
 from stockade.flow.places import Places
 from stockade.flow.sandboxes import Sandboxes
+from stockade.terms.books import ClaimBook
 from stockade.terms.claim import ClaimState
 from stockade.terms.lease import LeaseState
-from stockade.terms.ports import ClaimBook
 
 MOST_IN_DOUBT: Final = 10_000
 

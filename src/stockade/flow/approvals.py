@@ -15,10 +15,11 @@ from typing import Final
 from stockade.decide.canonical import canonical, digest
 from stockade.decide.checks import Arguments, approvals_needed
 from stockade.terms.approval import ApprovalRecord, ApprovalState
+from stockade.terms.books import ApprovalBook
 from stockade.terms.call import Permit
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.lease import LeaseRecord
-from stockade.terms.ports import ApprovalBook, Clock
+from stockade.terms.ports import Clock
 
 MOST_OPEN: Final = 64
 # What a person is asked about is kept and shown as a whole.

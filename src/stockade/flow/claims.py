@@ -21,10 +21,11 @@ from typing import Final
 
 from stockade.flow.gate import NOTHING_RAN
 from stockade.terms.audit import AuditEvent, Head
+from stockade.terms.books import ClaimBook
 from stockade.terms.claim import ClaimRecord, ClaimState
 from stockade.terms.fault import Code, Failure, Status, failure
 from stockade.terms.outcome import EditOutcome
-from stockade.terms.ports import ClaimBook, Clock
+from stockade.terms.ports import Clock
 from stockade.terms.result import ToolResult
 
 # How long a caller may wait beyond its call's deadline (the SDK does for 60 s), and how far the

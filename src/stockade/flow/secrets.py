@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from stockade.decide.checks import Arguments
+from stockade.terms.books import SecretBook
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.lease import LeaseRecord
-from stockade.terms.ports import Clock, Ledger, SecretBook
+from stockade.terms.ports import Clock, Ledger
 from stockade.terms.secret import (
     MAX_ALL_BYTES,
     MAX_SECRET_BYTES,

@@ -18,9 +18,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from stockade.terms.base import MAX_INTEGER
+from stockade.terms.books import SpendBook
 from stockade.terms.call import Permit
 from stockade.terms.fault import Code, Failure, failure
-from stockade.terms.ports import CpuMeter, SpendBook
+from stockade.terms.ports import CpuMeter
 from stockade.terms.spend import Amount, Budget, Prices, Shortage, has_budget
 
 # How much processor time a call holds ahead of what it has used, beside the reserve.

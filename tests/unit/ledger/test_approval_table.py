@@ -12,9 +12,9 @@ import pytest
 from stockade.ledger.approval_table import ApprovalTable
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.approval import ApprovalRecord, ApprovalState
+from stockade.terms.books import ApprovalBook
 from stockade.terms.fault import Code
 from stockade.terms.lease import LeaseState
-from stockade.terms.ports import ApprovalBook
 from stockade.testing.fake_books import FakeApprovalBook
 from stockade.testing.house import code_of
 from tests.unit.ledger.test_store import RECORD

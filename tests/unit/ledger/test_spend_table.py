@@ -9,8 +9,8 @@ import pytest
 
 from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import SPEND_KEPT_S, SqliteLedger
+from stockade.terms.books import SpendBook
 from stockade.terms.grant import NO_BUDGET, Total
-from stockade.terms.ports import SpendBook
 from stockade.terms.spend import Amount, Budget, Shortage
 from stockade.testing.fake_books import FakeSpendBook
 
