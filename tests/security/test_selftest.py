@@ -150,7 +150,7 @@ def test_only_the_selftest_can_take_a_wall_away() -> None:
                 named.add(path.parts[0] if path.parts[0] == "selftest" else str(path))
             if any(name.startswith("stockade.selftest") for name in modules(node)):
                 importing.add(path.parts[0])
-    assert named == {"selftest", "engines/oci/engine.py"}
+    assert named == {"selftest", "engines/oci/launching.py"}
     assert importing == {"selftest", "command.py"}
 
 
