@@ -54,12 +54,16 @@ class Daemon:
         state_dir.chmod(0o711)
         secret = f"secret-{secrets.token_hex(16)}"
         log, socket = state_dir / "daemon.log", str(state_dir / "daemon.sock")
+        config = state_dir / "config.toml"
+        # So that a token is over at its end.
+        config.write_text("[tokens]\nskew_s = 0\n")
         with log.open("ab") as out:
             process = subprocess.Popen(
                 # It ends with the tests, also where they are killed.
                 [
                     *("setpriv", "--pdeathsig", "INT", PROGRAM, "serve"),
                     *("--state-dir", str(state_dir), "--socket", socket),
+                    *("--config", str(config)),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=out,

@@ -94,12 +94,13 @@ def _attempt(
         with Replacement(resolved.parent_fd) as replacement:
             replacement.write(edited)
             replacement.copy_metadata(fd, state)
-            replacement.stage()
             places = find_separate(content, old, operation.max_diff_bytes)
             path = to_text(resolved.path)
             diff, cut = edit_diff(path, content, Swap(old, new, places), operation.max_diff_bytes)
             outcome = EditOutcome(path, count, version, version_of(edited), diff, cut)
             before(outcome)
+            # Not earlier: `before` waits for a disk, and a name is what a killed daemon leaves.
+            replacement.stage()
             writers = Writers(fd)
             if not writers.shut_out() or not still_same(resolved, state):
                 return None
