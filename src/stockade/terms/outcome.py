@@ -52,7 +52,8 @@ class CapturedArtifact:
 @dataclass(frozen=True, slots=True)
 class ExecOutcome:
     """`value` is the exit code or the signal number. Counters are deltas of this call; None where
-    this host cannot measure them. `kill_confirmed_ms` is the time from deadline to confirmed death.
+    this host cannot measure them. `kill_confirmed_ms` is the time from deadline to confirmed death; `left_ended`
+    are processes that were left running and were ended as a fork bomb.
     `shortage` is what ended it, where that is a budget and known."""
 
     end: End
@@ -65,6 +66,7 @@ class ExecOutcome:
     oom_kills: int = 0
     pids_refused: int = 0
     left_running: int = 0
+    left_ended: int = 0
     kill_confirmed_ms: int | None = None
     errno: int | None = None
     shortage: Shortage | None = None

@@ -176,7 +176,8 @@ def execution_warnings(outcome: ExecOutcome) -> tuple[Warning, ...]:
         found.append(
             warning(
                 Warn.NEAR_LIMIT,
-                "the limit of processes was reached and new ones were refused",
+                "the limit of processes was reached and new ones were refused"
+                + ("; what went on forking was ended" if outcome.left_ended else ""),
                 outcome.pids_refused,
             )
         )

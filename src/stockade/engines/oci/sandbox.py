@@ -16,8 +16,10 @@ import select
 import threading
 import time
 from collections.abc import Callable, Sequence, Set
+from functools import partial
 from typing import Final
 
+from stockade.engines.oci import bombs
 from stockade.engines.oci.held import template_of
 from stockade.engines.oci.journal import CallJournal, Entry
 from stockade.engines.oci.running import (
@@ -227,9 +229,16 @@ class OciSandbox:
         if end is End.LOST:
             self._groups.kill(_KILL_TIMEOUT_S)
         left = placed.group.members() if end in (End.EXITED, End.SIGNALED) else 0
+        ended = 0
         if left:
-            with self._lock:
-                self._leaving.add(placed.spare.id)
+            refused = partial(self._refused_since, begun.pids_refused)
+            ended = bombs.ended(placed.group.path, refused)
+            if ended:
+                left = 0
+            else:
+                bombs.look_later(placed.group.path, refused)
+                with self._lock:
+                    self._leaving.add(placed.spare.id)
         alone = self._running == 1 and not self._overlapped
         return ExecOutcome(
             end=end,
@@ -242,9 +251,14 @@ class OciSandbox:
             oom_kills=counters.oom_kills() - begun.oom_kills,
             pids_refused=counters.pids_refused() - begun.pids_refused,
             left_running=left,
+            left_ended=ended,
             kill_confirmed_ms=killed_ms,
             errno=errno,
         )
+
+    def _refused_since(self, before: int) -> int:
+        with self._lock:  # the counters are closed after `_closed` is set
+            return 0 if self._closed else self._groups.counters.pids_refused() - before
 
     def expect(self, numbers: Set[int]) -> None:
         """Spares that an earlier process gave calls to."""

@@ -1,0 +1,60 @@
+"""What is taken for a fork bomb, on a real control group."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stockade.engines.oci import bombs
+from stockade.host import cgroup
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """With as many sleeping processes as make a bomb."""
+    unified = cgroup.detect(Path("/proc/self/mountinfo").read_text()).unified
+    made = unified / f"stockade-test-{secrets.token_hex(4)}"
+    made.mkdir()
+    shell = subprocess.Popen(
+        [
+            "/bin/sh",
+            "-c",
+            f"read go; for n in $(seq {bombs.MANY}); do sleep 600 & done; echo; wait",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        (made / "cgroup.procs").write_text(str(shell.pid))
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        shell.stdin.write(b"\n")
+        shell.stdin.flush()
+        shell.stdout.readline()
+        yield made
+    finally:
+        cgroup.kill(made, 10)
+        shell.wait()
+        shell.communicate()
+        os.rmdir(made)
+
+
+def test_many_that_are_left_while_forks_are_refused_are_ended(group: Path) -> None:
+    assert bombs.ended(group, lambda: 1) > bombs.MANY
+    assert not cgroup.populated(group)
+
+
+def test_many_that_are_left_and_none_refused_stay(group: Path) -> None:
+    assert bombs.ended(group, lambda: 0) == 0
+    assert cgroup.populated(group)
+
+
+def test_a_few_stay_whatever_was_refused(group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bombs, "MANY", 10 * bombs.MANY)
+    assert bombs.ended(group, lambda: 1000) == 0
+    assert cgroup.populated(group)
