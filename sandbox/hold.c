@@ -8,8 +8,8 @@
  *
  * Until then the shell is like any spare: every signal blocked, no dumps (so no ptrace), nothing
  * open but stdio and the call's socket. Whatever is not as expected ends the process; it has run
- * nothing, and says so (UNUSED), the host's evidence for that. Where the library can't be loaded the shell
- * runs the text that keeps the place, which is `exit 125` and a comment.
+ * nothing, and says so (UNUSED), the host's evidence for that. Where the library can't be loaded the
+ * shell runs the text that keeps the place, which is `exit 125` and a comment.
  */
 #include "signals.h"
 #include "wire.h"

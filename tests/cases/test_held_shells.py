@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from stockade.edge.client.lease import Lease
+from stockade.engines.oci.spares import BUSY_SPARES
 from tests.cases.real import LOADED_S
 
 if TYPE_CHECKING:
@@ -88,3 +89,22 @@ def test_time_spent_waiting_is_not_the_calls(fresh_lease: LeaseFactory) -> None:
     assert result.usage is not None
     assert result.usage.cpu_ms is not None
     assert result.usage.cpu_ms < 200
+
+
+def test_another_environment_is_held_anew_and_the_old_one_does_not_stay(
+    fresh_lease: LeaseFactory,
+) -> None:
+    lease = fresh_lease()
+    until_held(lease)
+    for value in ("first-secret-value", "second-secret-value"):
+        lease.add_secret("TOKEN_X", value.encode())
+        until_held(lease)
+        assert says(lease, "echo ${#TOKEN_X}") == f"{len(value)}\n"
+    lease.remove_secret("TOKEN_X")
+    until_held(lease)
+    assert says(lease, "echo ${TOKEN_X-none}") == "none\n"
+    # The shells that waited with it are gone: only those of the last environment wait.
+    count = "grep -l guest-shell /proc/[0-9]*/comm 2>/dev/null | wc -l"
+    deadline = time.monotonic() + LOADED_S
+    while int(says(lease, count)) > BUSY_SPARES:
+        assert time.monotonic() < deadline, says(lease, count)

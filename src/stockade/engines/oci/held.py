@@ -3,10 +3,10 @@
 Half of the time of a short command is its shell: exec, dynamic loader, libraries (0.55 of 1.05 ms
 measured, and up to 1 ms of 1.8 when the processor was idle before). A spare can do that ahead of its
 call, because all that differs between the shells of a sandbox is the last argument: hold.so, which
-is preloaded, waits for it before the shell's main() begins (sandbox/hold.c). Nothing of a command runs before its call, and a held shell that dies unused is
-evidence for that as any spare is.
+is preloaded, waits for it before the shell's main() begins (sandbox/hold.c). Nothing of a command
+runs before its call, and a held shell that dies unused is evidence for that as any spare is.
 
-Which shell to hold is learned from the calls of the sandbox (`ExecOperation.late`). Where it can't
+Which shell to hold is learned from the last call of the sandbox (`ExecOperation.late`). Where it can't
 be held (a static shell, another C library) the sandbox goes on with plain spares.
 """
 

@@ -90,7 +90,7 @@ class Spares:
         self._changed = threading.Condition()
         self._plain: deque[Placed] = deque()
         self._held: deque[Placed] = deque()
-        # The first shell that could have been held; None again once holding it has failed.
+        # The last shell that could have been held; None again once holding one has failed.
         self._template: Template | None = None
         self._can_hold = True
         self._last_held = False
@@ -121,13 +121,21 @@ class Spares:
         """A held shell for `template` or a plain spare. Raises Failure(sandbox_unavailable); then
         nothing ran."""
         with self._changed:
-            if template is not None and self._template is None and self._can_hold:
+            if template is not None and template != self._template and self._can_hold:
+                # Another environment, say a secret that was added, replaced or removed: what waits
+                # with the old one is of no use and must not stay.
                 self._template = template
+                stale = list(self._held)
+                self._held.clear()
+                self._used.extend(placed.group for placed in stale)
+                self._over.extend(placed.spare.id for placed in stale)
+                for placed in stale:
+                    placed.discard()
             usable = template is not None and template == self._template
             self._last_held = usable
-            placed = self._pop(usable)
-            if placed is not None:
-                return placed
+            found = self._pop(usable)
+            if found is not None:
+                return found
             failures = self._failures
             self._waiting += 1
             try:
@@ -141,9 +149,9 @@ class Spares:
                     ),
                     MAKE_TIMEOUT_S,
                 )
-                placed = self._pop(usable)
-                if placed is not None:
-                    return placed
+                found = self._pop(usable)
+                if found is not None:
+                    return found
             finally:
                 self._waiting -= 1
             trouble = "it is closed" if self._closed else self._trouble
@@ -262,7 +270,8 @@ class Spares:
         usable = template is None or self._hold(spare, template, streams)
         placed = Placed(spare, group, streams, template is not None)
         with self._changed:
-            if usable and not self._closed:
+            # Meanwhile another one may be wanted.
+            if usable and not self._closed and template in (None, self._template):
                 (self._held if placed.held else self._plain).append(placed)
                 self._changed.notify_all()
                 return
