@@ -22,6 +22,7 @@ from stockade.flow.call_events import (
     intent,
     nothing_secret,
     outcome,
+    outcome_of,
     settlement,
 )
 from stockade.flow.claims import DAEMON
@@ -69,6 +70,10 @@ class Auditor:
     def outcome(self, facts: CallFacts, result: ToolResult) -> AuditEvent:
         """A call has ended. To be written with its settlement; see `referring`."""
         return outcome(facts, result, self._now_ms(), self._redact)
+
+    def outcome_of(self, intent: AuditEvent, result: ToolResult) -> AuditEvent:
+        """As `outcome`, of a call that had an intent."""
+        return outcome_of(intent, result, self._now_ms())
 
     def settled(
         self,

@@ -68,6 +68,11 @@ def outcome(
     return replace(made, **_verdict(result))
 
 
+def outcome_of(intent: AuditEvent, result: ToolResult, at_ms: int) -> AuditEvent:
+    """As `outcome`, of a call whose intent was written: what it was asked is cleaned once."""
+    return replace(intent, kind=AuditKind.CALL_OUTCOME, at_ms=at_ms, **_verdict(result))
+
+
 def settlement(
     record: ClaimRecord, at_ms: int, redact: Redact, result: ToolResult | None
 ) -> AuditEvent:

@@ -161,7 +161,7 @@ class Pipeline:
                 check_replay(permit, scope, progress.digest, slot.done, record.id)
                 return replayed(slot.done, request.request_id)
             slot.record = claim_of(request, call, self._claims, redactor)
-            slot.intent = self._audit.intent(progress.facts(request))
+            intent = slot.intent = self._audit.intent(progress.facts(request))
             result = self._answered(
                 request, progress, lambda: self._carried(request, progress, call, slot)
             )
@@ -169,8 +169,7 @@ class Pipeline:
             if slot.unused(result):
                 return self._refused(request, progress, result)
             request.mark(Stage.SETTLE)
-            facts = progress.facts(request)
-            place = slot.settle(result, self._audit.outcome(facts, result))
+            place = slot.settle(result, self._audit.outcome_of(intent, result))
             if slot.given is not None:
                 self._sandboxes.forget(*slot.given)
             self._fault_point("settled")
