@@ -342,6 +342,31 @@ def daemon(config: str = "", *, before: str = "", start: bool = True) -> Iterato
                 group.rmdir()
 
 
+def three_peers(acme: int, zeta: int, operator: int) -> str:
+    """A configuration: the tenants acme and zeta, and an operator, by user id. A token is over at
+    its end."""
+    return f"""
+socket_mode = 0o666
+
+[[peer]]
+uid = {acme}
+role = "tenant"
+tenant = "acme"
+
+[[peer]]
+uid = {zeta}
+role = "tenant"
+tenant = "zeta"
+
+[[peer]]
+uid = {operator}
+role = "operator"
+
+[tokens]
+skew_s = 0
+"""
+
+
 def printed(result: ToolResult) -> str:
     """What a call wrote to its stdout, whatever became of it."""
     assert result.stdout is not None

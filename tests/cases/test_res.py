@@ -61,7 +61,7 @@ def test_b28_no_zombies_and_no_groups_pile_up(daemon: Daemon, fresh_lease: Lease
 BOMBS = {
     "shell": "bomb() { bomb | bomb & }; bomb; sleep 60",
     "python": (
-        "python3 -c 'import os, time\nwhile True:\n try:\n  if os.fork() == 0: time.sleep(60)\n"
+        "python3 -c 'import os, signal\nwhile True:\n try:\n  if os.fork() == 0: signal.pause()\n"
         " except OSError: pass'"
     ),
 }

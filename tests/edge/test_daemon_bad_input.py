@@ -24,29 +24,10 @@ from stockade.edge.wire import LeaseCreate
 from stockade.terms.fault import REGISTRY, Code, Status
 from stockade.terms.grant import CheckPattern
 from stockade.terms.result import ToolResult
-from tests.daemons import Daemon, as_user, daemon, error, output
+from tests.daemons import Daemon, as_user, daemon, error, output, three_peers
 
 ACME, ZETA, BOSS, STRANGER = 61_001, 61_002, 61_003, 61_004
-CONFIG = f"""
-socket_mode = 0o666
-
-[[peer]]
-uid = {ACME}
-role = "tenant"
-tenant = "acme"
-
-[[peer]]
-uid = {ZETA}
-role = "tenant"
-tenant = "zeta"
-
-[[peer]]
-uid = {BOSS}
-role = "operator"
-
-[tokens]
-skew_s = 0
-"""
+CONFIG = three_peers(ACME, ZETA, BOSS)
 
 
 @pytest.fixture(scope="module")

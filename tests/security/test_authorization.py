@@ -32,29 +32,10 @@ from stockade.terms.fault import Code, Status
 from stockade.terms.grant import ApprovalRule, CheckOneOf, Total
 from stockade.terms.result import ToolResult
 from stockade.tools.catalog import TOOLS
-from tests.daemons import Daemon, as_user, daemon, error, output
+from tests.daemons import Daemon, as_user, daemon, error, output, three_peers
 
 ACME, ZETA, BOSS, STRANGER = 61_011, 61_012, 61_013, 61_014
-CONFIG = f"""
-socket_mode = 0o666
-
-[[peer]]
-uid = {ACME}
-role = "tenant"
-tenant = "acme"
-
-[[peer]]
-uid = {ZETA}
-role = "tenant"
-tenant = "zeta"
-
-[[peer]]
-uid = {BOSS}
-role = "operator"
-
-[tokens]
-skew_s = 0
-"""
+CONFIG = three_peers(ACME, ZETA, BOSS)
 SECRET = "/workspace/secret/f"
 NO_BUDGET_LEFT = Total(calls=0, cost_micro=0, cpu_ms=0, egress_bytes=0)
 # Each would read the secret or change something, if it were let.
