@@ -45,11 +45,16 @@ def state(pid: int) -> str:
 
 
 def settle(guest: Running, wanted: int) -> None:
-    """Until the guest has that many children; each round trip lets it reap."""
+    """Until the guest has that many children; each round trip lets it reap.
+
+    The count is read before the trip: a guest that has just reaped a child still holds that
+    child's socket, and closes it before it answers.
+    """
     for _ in range(20_000):
-        if len(guest.children()) == wanted:
-            return
+        found = len(guest.children())
         guest.link.ping(LONG_S)
+        if found == wanted:
+            return
     assert len(guest.children()) == wanted
 
 
