@@ -24,7 +24,7 @@ from stockade.terms.result import EditData, Warn
 from tests.daemons import WAIT_S, Daemon, daemon, error, output
 from tests.faults.killed_under_load import under_fire
 
-BEFORE = ("parsed", "compiled", "admitted", "claimed", "sandbox")
+BEFORE = ("parsed", "compiled", "admitted", "sandbox")
 AMID = ("starting", "ran", "shaped")
 
 

@@ -269,13 +269,18 @@ def test_memory_backed_places_and_background_commands_stay(state: Path) -> None:
         lease.release().check()
 
 
-@pytest.mark.parametrize("stop", ["claimed", "sandbox", "starting"])
-def test_what_was_never_given_to_a_sandbox_did_not_run(state: Path, stop: str) -> None:
+@pytest.mark.parametrize(
+    ("stop", "states"), [("sandbox", []), ("starting", [ClaimState.NOT_EXECUTED])]
+)
+def test_what_was_never_given_to_a_sandbox_did_not_run(
+    state: Path, stop: str, states: list[ClaimState]
+) -> None:
     dying = Dying(state, "touch ran", stop=stop)
     dying.until("at")
     dying.kill()
     with following(state) as then:
-        assert then.claim().state is ClaimState.NOT_EXECUTED
+        until(lambda: not then.claims(ClaimState.IN_FLIGHT), "the claim is settled")
+        assert [claim.state for claim in then.claims()] == states
         assert output(then.stockade.attach(dying.lease_id), "ls") == ""
 
 

@@ -13,15 +13,12 @@ is the empty field, which no number is.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pydantic import JsonValue
-
-from stockade.decide.canonical import canonical, canonical_closed
+from stockade.decide.canonical import JsonLike, canonical, canonical_closed
 
 NAME_LABEL: Final = b"stockade/call-name/1"
 KEY_LABEL: Final = b"stockade/idempotency-key/1"
@@ -64,7 +61,7 @@ def idempotency_key(place: Place, tool: str, arguments: bytes) -> str:
     return _digest(KEY_LABEL, (*place.fields(), tool.encode(), arguments))
 
 
-def canonical_arguments(arguments: Mapping[str, JsonValue]) -> bytes:
+def canonical_arguments(arguments: Mapping[str, JsonLike]) -> bytes:
     """RFC 8785 bytes of arguments that a tool's model has accepted: their names are ASCII, their
     values text, flags, whole numbers and lists of text. Raises Failure(malformed_json)."""
     plain = dict(arguments)
@@ -74,7 +71,7 @@ def canonical_arguments(arguments: Mapping[str, JsonValue]) -> bytes:
         return canonical(plain)  # which says what is wrong
 
 
-def _is_closed(arguments: dict[str, JsonValue]) -> bool:
+def _is_closed(arguments: Mapping[str, JsonLike]) -> bool:
     """Whether the fast writer gives the reference's bytes (`canonical_closed`)."""
     return all(
         name.isascii() and (value is None or isinstance(value, str | int) or _is_texts(value))
@@ -82,7 +79,7 @@ def _is_closed(arguments: dict[str, JsonValue]) -> bool:
     )
 
 
-def _is_texts(value: JsonValue) -> bool:
+def _is_texts(value: JsonLike) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
@@ -92,4 +89,4 @@ def preimage(fields: tuple[bytes, ...]) -> bytes:
 
 
 def _digest(label: bytes, fields: tuple[bytes, ...]) -> str:
-    return hmac.new(label, preimage(fields), hashlib.sha256).hexdigest()
+    return hmac.digest(label, preimage(fields), "sha256").hex()

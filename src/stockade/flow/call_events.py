@@ -14,9 +14,9 @@ from typing import TypedDict
 
 from pydantic import JsonValue
 
-from stockade.decide.canonical import canonical
 from stockade.decide.chain import result_digest
 from stockade.decide.checks import Arguments
+from stockade.decide.idempotency import canonical_arguments
 from stockade.terms.audit import (
     MAX_ARGUMENT_CHARS,
     Acting,
@@ -97,7 +97,7 @@ def settlement(
 
 def _event(kind: AuditKind, facts: CallFacts, at_ms: int, redact: Redact) -> AuditEvent:
     arguments, redactions = redact(facts.lease_id, facts.arguments)
-    raw = canonical(arguments)
+    raw = canonical_arguments(arguments)
     return AuditEvent(
         kind=kind,
         at_ms=at_ms,

@@ -66,14 +66,14 @@ class Claims:
         self._unstored: dict[str, _Unstored] = {}
 
     @contextmanager
-    def hold(self, name: str, key: str, wait_s: float) -> Iterator[Slot]:
+    def hold(self, name: str, key: str, wait_s: float, *, drawn: bool) -> Iterator[Slot]:
         """The call's name for as long as the block runs, after whoever has it now, for whom it
-        waits at most `wait_s`. Raises Failure: in_flight, key_reused, in_doubt,
-        storage_unavailable."""
+        waits at most `wait_s`. `drawn`: for this request, so the ledger can't know it. Raises
+        Failure: in_flight, key_reused, in_doubt, storage_unavailable."""
         self._wait_for(name, key, wait_s)
         slot = Slot(self, name)
         try:
-            slot.done = _judged(self.book.get(name), key)
+            slot.done = None if drawn else _judged(self.book.get(name), key)
             yield slot
         finally:
             if name not in self._unstored:
@@ -164,7 +164,7 @@ class Slot:
     """A held name. `done` is the claim of the call if it has been completed before: then there is
     nothing to do. `given` are the names under which its command was given to a sandbox. Else
     `record` is set to what its claim is to say and `intent` to what the audit is, and one thread at
-    a time calls `begin` or `foresee` before the effect and `settle` at the end."""
+    a time calls `start` or `foresee` before the effect and `settle` at the end."""
 
     def __init__(self, claims: Claims, name: str) -> None:
         self.name = name
@@ -175,22 +175,25 @@ class Slot:
         self._claims = claims
         self._begun = False
 
-    def begin(self) -> None:
-        """Raises Failure(storage_unavailable): nothing may be done then."""
+    def start(self, sandbox: str, guest_call: str) -> None:
+        """The command is about to be given to `sandbox`, under the name `guest_call`; again when
+        what it was given to has died without reading it. Raises Failure(storage_unavailable): it
+        may not be given then."""
         assert self.record is not None
-        self._claims.book.begin(self.record, self.intent)
-        self._begun = True
+        if self._begun:
+            self._claims.book.started(self.name, sandbox, guest_call)
+        else:
+            self._begin(replace(self.record, sandbox=sandbox, guest_call=guest_call))
+        self.given = sandbox, guest_call
 
     def foresee(self, edit: EditOutcome) -> None:
-        """`begin`, of an edit that is about to be made."""
+        """The edit is about to be made. Raises as `start`."""
         assert self.record is not None
-        self.record = replace(self.record, foreseen=edit)
-        self.begin()
+        self._begin(replace(self.record, foreseen=edit))
 
-    def started(self, sandbox: str, guest_call: str) -> None:
-        """The command is about to be given to `sandbox`, under the name `guest_call`."""
-        self._claims.book.started(self.name, sandbox, guest_call)
-        self.given = sandbox, guest_call
+    def _begin(self, record: ClaimRecord) -> None:
+        self._claims.book.begin(record, self.intent)
+        self.record, self._begun = record, True
 
     def unused(self, result: ToolResult) -> bool:
         """Whether `result` refuses a call that has not begun: nothing is to be settled."""

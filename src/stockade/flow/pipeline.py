@@ -3,14 +3,15 @@
     1 receive (the edge)   2 schema         3 verify and authorize   4 compile     5 claim
     6 sandbox              7 run            8 shape                  9 settle      10 reply (the edge)
 
-Between 4 and 5 is the gate (flow.gate): a person's approval where one is needed, and the budgets.
-A call whose name is done already gets its stored result before it (`claims`). A read has no claim;
-its record is kept when it is done.
+After 4 is the gate (flow.gate): a person's approval where one is needed, and the budgets. A call
+whose name is done already gets its stored result before it (`claims`). The claim is written within 7,
+as late as possible: of a command when the process is known that waits to become it, of an edit when
+it is known what it will change. A read has no claim; its record is kept when it is done.
 
 A stage that refuses raises `Failure`; it becomes a result here and nowhere else, and no other
-exception leaves. Until stage 7 begins nothing has happened, so an unexpected fault is
+exception leaves. Until the claim is written nothing has happened, so an unexpected fault is
 `unavailable: internal`; after it the effect is in doubt, and the answer says `unknown: in_doubt`.
-Nothing is retried from stage 7 on.
+Nothing is retried from there on.
 
 A call holds a place in `Running` before it asks whether its lease is there, so a reset or release
 that comes between waits for it or cancels it.
@@ -155,7 +156,8 @@ class Pipeline:
             outcome = self._audit.outcome(progress.facts(request), result)
             self._claims.note(claim_of(request, call, self._claims, redactor), result, outcome)
             return result
-        with self._claims.hold(named.id, named.key, patience_s(operation)) as slot:
+        drawn = request.call_id is None
+        with self._claims.hold(named.id, named.key, patience_s(operation), drawn=drawn) as slot:
             if slot.done is not None:
                 scope = path_scope(permit, tool.name)
                 check_replay(permit, scope, progress.digest, slot.done, record.id)
@@ -201,9 +203,6 @@ class Pipeline:
             ) as bill:
                 progress.bill = bill
                 self._fault_point("admitted")
-                if slot is not None and isinstance(operation, ExecOperation):
-                    slot.begin()
-                self._fault_point("claimed")
                 outcome = self._carry_out(request, progress, record, call, cancel, slot)
                 self._fault_point("ran")
                 request.mark(Stage.SHAPE)
@@ -263,18 +262,19 @@ class Pipeline:
             tee=request.tee,
             stdin=request.stdin,
             cpu=bill.meter,
-            starting=None if slot is None else partial(self._starting, slot),
+            starting=None if slot is None else partial(self._starting, progress, slot),
         )
-        if operation.kind is Kind.COMMAND:
+        env = self._secrets.environment(record) if operation.kind is Kind.COMMAND else ()
+        if env:
             # Beside the plan, which is written down, named by its digest and shown.
-            operation = replace(operation, env=self._secrets.environment(record))
+            operation = replace(operation, env=env)
         at_most = permit.grant.per_lease.sandboxes
         with self._sandboxes.use(
             workspace.tree, progress.plan, progress.digest, at_most
         ) as sandbox:
             self._fault_point("sandbox")
             request.mark(Stage.RUN)
-            progress.effect_began = bill.runs = True
+            bill.runs = slot is None
             outcome = sandbox.execute(operation, context)
         return outcome if bill.shortage is None else replace(outcome, shortage=bill.shortage)
 
@@ -284,8 +284,11 @@ class Pipeline:
         progress.effect_began = True
         self._fault_point("foreseen")
 
-    def _starting(self, slot: Slot, sandbox: str, guest_call: str) -> None:
-        slot.started(sandbox, guest_call)
+    def _starting(self, progress: Progress, slot: Slot, sandbox: str, guest_call: str) -> None:
+        """Stage 5 of a command: the process that is to become it is known here, and waits."""
+        slot.start(sandbox, guest_call)
+        assert progress.bill is not None
+        progress.effect_began = progress.bill.runs = True
         self._fault_point("starting")
 
     def _limits(self, record: LeaseRecord, permit: Permit) -> CallLimits:

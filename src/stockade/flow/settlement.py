@@ -6,11 +6,8 @@ until it is settled:
 
     an edit        the file has the version that the edit was to make: completed, with the result
                    that the claim foresaw; it has the old one: not executed; else in doubt
-    a command      given to no sandbox: not executed. Else the engine says what is left of it:
-                   its end, its unused process, itself still running, or nothing: in doubt
-
-"Given to no sandbox" is known in the boot in which the claim was made. What was written of that is
-no longer certain after a power cut.
+    a command      the engine says what is left of it: its end, its unused process, itself still
+                   running, or nothing: in doubt
 
 A command that still runs holds its name and its place in `Running` like any call. A claim that can't
 be looked at (its workspace can't be mounted, say) stays in flight until its own lease is over, and
@@ -153,10 +150,7 @@ class Settlement:
         if catalog.get(record.tool).probe is Probe.VERSION:
             self._settle_edit(record, edits)
         elif record.sandbox is None or record.guest_call is None:
-            if record.boot == self._claims.boot:
-                self._not_executed(record, "it was given to no sandbox")
-            else:
-                self._in_doubt(record, "the host went down while it was about to start")
+            self._in_doubt(record, "its claim names no sandbox")
         else:
             return self._settle_command(record, record.sandbox, record.guest_call)
         return False

@@ -139,7 +139,8 @@ class Pump:
         self._cancel = cancel
         self._poll = select.poll()
         for fd in self._streams:
-            os.set_blocking(fd, False)
+            if fd not in spools:  # a spool never waits
+                os.set_blocking(fd, False)
             self._poll.register(fd, select.POLLIN)
         self._poll.register(control, select.POLLIN)
         self._poll.register(cancel.fileno(), select.POLLIN)

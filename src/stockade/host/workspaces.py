@@ -187,9 +187,12 @@ class LocalWorkspaces:
         self._trash.close()
 
     def _entry(self, lease_id: str) -> _Entry:
-        self._directory(lease_id)
         with self._guard:
-            return self._entries.setdefault(lease_id, _Entry())
+            found = self._entries.get(lease_id)
+            if found is None:
+                self._directory(lease_id)  # which refuses what is no lease's id
+                found = self._entries[lease_id] = _Entry()
+            return found
 
     def _directory(self, lease_id: str) -> LeaseDirectory:
         if not _LEASE_ID.fullmatch(lease_id):

@@ -43,7 +43,6 @@ _BEGIN: Final = (
     " WHERE claim.state = 'not_executed' OR claim.request_id = excluded.request_id"
 )
 _STARTED: Final = "UPDATE claim SET sandbox = ?, guest_call = ? WHERE id = ?"
-_UNSETTLED: Final = "SELECT 1 FROM claim WHERE id = ? AND state IN ('in_flight', 'in_doubt')"
 _SETTLE: Final = (
     "UPDATE claim SET state = ?, settled_at_s = ?, settled_by = ?, reason = ?,"
     " result = coalesce(?, result) WHERE id = ? AND state IN ('in_flight', 'in_doubt')"
@@ -57,6 +56,10 @@ _FORGET: Final = "DELETE FROM claim WHERE sequence IN (SELECT sequence FROM clai
 _FORGET_ROWS: Final = 500
 _CHAIN: Final = TypeAdapter(tuple[str, ...])
 _EDIT: Final = TypeAdapter(EditOutcome)
+
+
+class _NothingUnsettledError(Exception):
+    """Takes back what was written for a claim that is not there, or settled."""
 
 
 class ClaimTable:
@@ -96,15 +99,18 @@ class ClaimTable:
         reason: str | None = None,
         outcome: AuditEvent | None = None,
     ) -> Settled | None:
-        def write(connection: sqlite3.Connection) -> Settled | None:
-            if connection.execute(_UNSETTLED, (claim_id,)).fetchone() is None:
-                return None
+        def write(connection: sqlite3.Connection) -> Settled:
             place = self._append(connection, outcome)
             text = result if result is None or place is None else refer(result, place)
-            connection.execute(_SETTLE, (state.value, at_s, by, reason, text, claim_id))
+            values = (state.value, at_s, by, reason, text, claim_id)
+            if connection.execute(_SETTLE, values).rowcount != 1:
+                raise _NothingUnsettledError
             return Settled(place)
 
-        return self._ledger.commit(write, durable=state is not ClaimState.NOT_EXECUTED)
+        try:
+            return self._ledger.commit(write, durable=state is not ClaimState.NOT_EXECUTED)
+        except _NothingUnsettledError:
+            return None
 
     def put(self, record: ClaimRecord, outcome: AuditEvent | None = None) -> Settled:
         def write(connection: sqlite3.Connection) -> Settled:

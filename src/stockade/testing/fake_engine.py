@@ -30,7 +30,8 @@ from stockade.testing.faults import Point, unarmed
 @dataclass(frozen=True, slots=True)
 class Script:
     """One command's outcome. It prints, takes `takes_s` and uses `cpu_ms` evenly, then exits with `code`, or dies by
-    `signal`, or takes the sandbox with it (`lost`). `refused` is raised before anything starts."""
+    `signal`, or takes the sandbox with it (`lost`). `refused` is raised before anything starts, and
+    `unread` when the process that was given it has died without reading it."""
 
     stdout: bytes = b""
     stderr: bytes = b""
@@ -41,6 +42,7 @@ class Script:
     lost: bool = False
     left_running: int = 0
     refused: Fault | None = None
+    unread: Fault | None = None
 
 
 class FakeEngine:
@@ -133,6 +135,8 @@ class FakeSandbox:
                 raise Failure(script.refused)
             if context.starting is not None:
                 context.starting(self.name, str(len(self.started)))
+            if script.unread is not None:
+                raise Failure(script.unread)
             self.started.append(operation.argv[-1])
             self._running += 1
         try:

@@ -117,6 +117,8 @@ class Redactor:
 
     def spans(self, data: bytes, *, open_start: bool = False, open_end: bool = False) -> list[Span]:
         """Where something is to be hidden: apart from each other, from left to right."""
+        if not data:
+            return []
         found = list(self._tokens.spans(data))
         if self._secrets:
             found += self._registered(data, open_start, open_end)

@@ -146,9 +146,10 @@ def test_a_call_has_an_intent_and_an_outcome_that_covers_its_result(line: Line) 
 
 def test_the_intent_is_written_before_anything_starts(line: Line) -> None:
     seen: list[list[str]] = []
-    line.faults.arm("sandbox", lambda: seen.append(line.kinds()))
+    for point in ("sandbox", "starting"):
+        line.faults.arm(point, lambda: seen.append(line.kinds()))
     line.call()
-    assert seen == [["call_intent"]]
+    assert seen == [[], ["call_intent"]]
 
 
 def test_what_only_reads_has_its_outcome_alone(line: Line) -> None:
@@ -220,7 +221,8 @@ def test_nothing_runs_without_its_intent(line: Line) -> None:
     line.spoil()
     result = line.call()
     assert (result.status, code(result)) == (Status.UNAVAILABLE, Code.STORAGE_UNAVAILABLE)
-    assert "sandbox" not in line.faults.seen
+    assert "starting" not in line.faults.seen
+    assert not any(sandbox.started for sandbox in line.house.engine.created)
     assert result.audit is None
 
 
@@ -254,7 +256,7 @@ def test_claim_and_intent_are_one_transaction(line: Line) -> None:
     def fail() -> None:
         raise RuntimeError
 
-    line.faults.arm("claimed", fail)
+    line.faults.arm("starting", fail)
     line.call(call_id="one")
     (claim,) = line.house.claims.book.list(None, None, tuple(ClaimState), 10)
     assert line.kinds()[0] == "call_intent"

@@ -207,10 +207,20 @@ def test_budgets_and_approvals_are_spent_once(line: Line) -> None:
 
 
 @pytest.mark.parametrize("refused", [Code.SANDBOX_UNAVAILABLE, Code.UNENFORCEABLE])
-def test_what_has_not_run_may_be_repeated(line: Line, refused: Code) -> None:
+def test_what_no_process_was_found_for_is_not_claimed(line: Line, refused: Code) -> None:
     scripts = line.house.engine.scripts
     scripts[b"echo"] = Script(refused=Fault(refused, "not now"))
     assert code(line.call(arguments=ECHO, call_id="c")) is refused
+    assert line.house.claims.book.list(None, None, tuple(ClaimState), 9) == []
+    scripts[b"echo"] = Script(stdout=b"now\n")
+    again = line.call(arguments=ECHO, call_id="c")
+    assert (again.status, again.replayed) == (Status.SUCCEEDED, False)
+
+
+def test_what_has_not_run_may_be_repeated(line: Line) -> None:
+    scripts = line.house.engine.scripts
+    scripts[b"echo"] = Script(unread=Fault(Code.SANDBOX_UNAVAILABLE, "not now"))
+    assert code(line.call(arguments=ECHO, call_id="c")) is Code.SANDBOX_UNAVAILABLE
     assert only(line).state is ClaimState.NOT_EXECUTED
     scripts[b"echo"] = Script(stdout=b"now\n")
     again = line.call(arguments=ECHO, call_id="c")
@@ -352,7 +362,7 @@ def test_a_ledger_that_can_not_be_written_refuses_before_anything_runs(
 
 
 def test_a_fault_before_the_command_is_given_out_lets_it_run_again(line: Line) -> None:
-    for point in ("admitted", "claimed", "sandbox"):
+    for point in ("compiled", "admitted", "sandbox"):
         line.faults.arm(point, raising(RuntimeError()))
         assert code(line.call(arguments=ECHO, call_id=point)) is Code.INTERNAL
         again = line.call(arguments=ECHO, call_id=point)

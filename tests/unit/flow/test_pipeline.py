@@ -101,7 +101,6 @@ def test_stages_come_in_their_order(line: Line) -> None:
         "parsed",
         "compiled",
         "admitted",
-        "claimed",
         "sandbox",
         "starting",
         "ran",

@@ -112,7 +112,7 @@ def outcome(out: bytes = b"out\n", end: End = End.EXITED) -> ExecOutcome:
     return ExecOutcome(end, value, Captured(out, b"", len(out)), Captured(b"", b"", 0), wall_ms=7)
 
 
-@pytest.mark.parametrize("point", ["parsed", "compiled", "admitted"])
+@pytest.mark.parametrize("point", ["parsed", "compiled", "admitted", "sandbox"])
 def test_before_the_claim_nothing_is_left(daemons: Daemons, point: str) -> None:
     daemons.dies_at(point)
     line = daemons.again()
@@ -120,17 +120,15 @@ def test_before_the_claim_nothing_is_left(daemons: Daemons, point: str) -> None:
     assert not repeat(line).replayed
 
 
-@pytest.mark.parametrize("point", ["claimed", "sandbox"])
-def test_a_command_that_no_sandbox_was_given_has_not_run(daemons: Daemons, point: str) -> None:
-    daemons.dies_at(point)
-    line = daemons.again()
-    assert claim(line).state is ClaimState.NOT_EXECUTED
-    again = repeat(line)
-    assert (again.status, again.replayed) == (Status.SUCCEEDED, False)
+def test_a_claim_that_names_no_sandbox_is_in_doubt(daemons: Daemons) -> None:
+    daemons.dies_at("starting")
+    daemons.line.house.ledger._writer.execute("UPDATE claim SET sandbox = NULL")
+    line = daemons.again(NotExecuted())
+    assert code(repeat(line)) is Code.IN_DOUBT
 
 
-def test_after_the_hosts_end_that_is_not_certain(daemons: Daemons) -> None:
-    daemons.dies_at("claimed")
+def test_after_the_hosts_end_a_command_is_in_doubt(daemons: Daemons) -> None:
+    daemons.dies_at("starting")
     line = daemons.again(boot="boot-2")
     assert claim(line).state is ClaimState.IN_DOUBT
     assert code(repeat(line)) is Code.IN_DOUBT
