@@ -205,6 +205,7 @@ def test_b25_the_images_environment_is_kept(lease: Lease) -> None:
         "PATH": seen["PATH"],
         "HOME": "/root",
         "USER": "root",
+        "SHELL": "/bin/bash",
         "LANG": "C.UTF-8",
         "TERM": "dumb",
         "TMPDIR": "/tmp",

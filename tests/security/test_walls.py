@@ -117,7 +117,7 @@ def test_stdin_is_empty_and_there_is_no_terminal(inside: Inside) -> None:
 def test_environment_is_an_allow_list(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     names = {line.split("=")[0] for line in inside.says("env").splitlines()}
     assert names <= {
-        "PATH", "HOME", "USER", "TMPDIR", "LANG", "TZ", "TERM", "PWD", "SHLVL", "_",
+        "PATH", "HOME", "USER", "SHELL", "TMPDIR", "LANG", "TZ", "TERM", "PWD", "SHLVL", "_",
     }  # fmt: skip
     assert inside.says("echo $LANG $TZ $TERM") == "C.UTF-8 UTC dumb"
 
