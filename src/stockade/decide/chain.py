@@ -38,6 +38,7 @@ from stockade.terms.result import ToolResult
 GENESIS: Final = bytes(32)
 UNCOVERED: Final = frozenset({"request_id", "replayed", "audit"})
 
+_UNREFERRED: Final = '"audit":null}'
 _EVENT: Final = tuple(field.name for field in fields(AuditEvent))
 _USAGE: Final = tuple(field.name for field in fields(AuditUsage))
 # {"hash":"…64…","prev":"…64…","record":…}: what is hashed is cut out of a line, never written anew.
@@ -120,10 +121,13 @@ def result_digest(result: ToolResult) -> str:
 
 def refer(result: str, place: Head) -> str:
     """A result's JSON with the place of the record that covers it: `audit` is its last key."""
-    head, null, rest = result.rpartition('"audit":null}')
-    if not null or rest:
+    if not result.endswith(_UNREFERRED):
         return result
-    return f'{head}"audit":{{"seq":{place.seq},"hash":"{place.hash.hex()}"}}}}'
+    # Nowhere else: within a string its quotes are escaped, and no other object has the key. One
+    # copy and no second one for a part: a result may have a megabyte.
+    return result.replace(
+        _UNREFERRED, f'"audit":{{"seq":{place.seq},"hash":"{place.hash.hex()}"}}}}'
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,7 @@ def _settled(record: ClaimRecord, state: ClaimState, result: str, at_s: float) -
 
 
 def _text(result: ToolResult) -> str:
-    return result.to_json().decode()
+    return result.to_text()
 
 
 def _reused(name: str) -> Failure:

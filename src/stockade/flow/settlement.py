@@ -112,7 +112,7 @@ class Settlement:
             state,
             at_s=self._claims.clock(),
             by=by,
-            result=None if told is None else told.to_json().decode(),
+            result=None if told is None else told.to_text(),
             reason=reason,
             outcome=self._audit.settled(found, state, by, reason, told),
         )
@@ -255,7 +255,7 @@ class Settlement:
             state,
             at_s=self._claims.clock(),
             by=DAEMON,
-            result=None if result is None else result.to_json().decode(),
+            result=None if result is None else result.to_text(),
             reason=why,
             outcome=self._audit.settled(record, state, DAEMON, why, result),
         )

@@ -265,6 +265,10 @@ class ToolResult(Model):
     provenance: Provenance
     audit: AuditRef | None
 
+    def to_text(self) -> str:
+        """As `to_json`, before it is bytes."""
+        return self.model_dump_json(by_alias=True)
+
     def to_json(self) -> bytes:
         """The wire bytes: UTF-8 JSON, keys in the documented order."""
-        return self.model_dump_json(by_alias=True).encode()
+        return self.to_text().encode()
