@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from io import BytesIO
+from itertools import islice
 from typing import Final
 
 from stockade.host.file_content import (
@@ -157,12 +159,13 @@ class _Window:
     def _collect(self, block: bytes) -> None:
         """Take the lines of `block` that lie in the window."""
         wanted = self._last - self._newlines
-        *lines, rest = block.split(b"\n", wanted)
+        lines = list(islice(BytesIO(block), wanted))
+        rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
         skipped = max(0, self._first - 1 - self._newlines)
         if lines and self._partial:
             lines[0] = self._partial + lines[0]
             self._partial = b""
-        self._take_all(self._newlines + skipped + 1, [line + b"\n" for line in lines[skipped:]])
+        self._take_all(self._newlines + skipped + 1, lines[skipped:])
         if self.stopped_at_bytes:
             return
         if skipped <= len(lines) < wanted:
