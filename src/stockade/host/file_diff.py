@@ -110,7 +110,8 @@ def _hunk(before: bytes, after: bytes, line: int, new_line: int) -> Iterator[str
 
 
 def _changes(removed: list[bytes], added: list[bytes]) -> Iterator[str]:
-    if len(removed) * len(added) > _PAIRS:
+    # Lines of which none is on both sides need no comparison either: mostly it is one and one.
+    if len(removed) * len(added) > _PAIRS or set(removed).isdisjoint(added):
         yield from (_show("-", text) for text in removed)
         yield from (_show("+", text) for text in added)
         return

@@ -86,7 +86,7 @@ def _attempt(
                 current_version=version,
             )
         old, new = as_written(content, operation.old, operation.new)
-        count = _count(resolved.path, content, old, operation.allow_multiple)
+        count, places = _places(resolved.path, content, old, operation)
         size = len(content) + count * (len(new) - len(old))
         if size > EXACT_BYTES:
             raise _too_large(resolved.path, size, "would have")
@@ -94,7 +94,6 @@ def _attempt(
         with Replacement(resolved.parent_fd) as replacement:
             replacement.write(edited)
             replacement.copy_metadata(fd, state)
-            places = find_separate(content, old, operation.max_diff_bytes)
             path = to_text(resolved.path)
             diff, cut = edit_diff(path, content, Swap(old, new, places), operation.max_diff_bytes)
             outcome = EditOutcome(path, count, version, version_of(edited), diff, cut)
@@ -135,12 +134,15 @@ def _marks(state: os.stat_result) -> tuple[int, ...]:
     return (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
 
 
-def _count(path: bytes, content: bytes, old: bytes, allow_multiple: bool) -> int:
-    """How many replacements there will be. Raises Failure where the edit is not certain."""
-    if allow_multiple:
+def _places(
+    path: bytes, content: bytes, old: bytes, operation: EditOperation
+) -> tuple[int, list[int]]:
+    """How many replacements there will be, and where: as many as a diff may show. Raises Failure
+    where the edit is not certain."""
+    if operation.allow_multiple:
         count = content.count(old)
         if count:
-            return count
+            return count, find_separate(content, old, operation.max_diff_bytes)
         raise _no_match(path, content, old)
     places, more = find_overlapping(content, old)
     if not places:
@@ -155,7 +157,7 @@ def _count(path: bytes, content: bytes, old: bytes, allow_multiple: bool) -> int
             count_at_least=more,
             lines=lines,
         )
-    return 1
+    return 1, places
 
 
 def _no_match(path: bytes, content: bytes, old: bytes) -> Failure:

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from io import BytesIO
+from itertools import islice
 from typing import Final
 
 from stockade.host.file_content import (
@@ -49,6 +51,7 @@ def view_file(fd: int, state: os.stat_result, path: bytes, operation: ViewOperat
     end = state.st_size if exact else min(state.st_size, SEEK_BYTES)
     digest = hashlib.sha256()
     position = 0
+    last = b""
     bom = False
     shorter = False
     while position < end and (exact or not window.complete):
@@ -65,6 +68,7 @@ def view_file(fd: int, state: os.stat_result, path: bytes, operation: ViewOperat
             digest.update(block)
         window.feed(text)
         position += len(block)
+        last = block[-1:]
     at_end = shorter or position == state.st_size
     window.finish(at_end)
     if not at_end and operation.offset > window.total:
@@ -83,7 +87,7 @@ def view_file(fd: int, state: os.stat_result, path: bytes, operation: ViewOperat
         bytes=position if hashed else state.st_size,
         version=content_version(digest.digest()) if hashed else stat_version(state),
         line_endings=window.line_endings,
-        final_newline=_ends_in_newline(fd, position if hashed else state.st_size),
+        final_newline=(last if hashed else _last_byte(fd, state.st_size)) == b"\n",
         bom=bom,
         cut=tuple(window.cut),
         stopped_at_bytes=window.stopped_at_bytes,
@@ -91,8 +95,8 @@ def view_file(fd: int, state: os.stat_result, path: bytes, operation: ViewOperat
     )
 
 
-def _ends_in_newline(fd: int, size: int) -> bool:
-    return size > 0 and os.pread(fd, 1, size - 1) == b"\n"
+def _last_byte(fd: int, size: int) -> bytes:
+    return os.pread(fd, 1, size - 1)
 
 
 class _Window:
@@ -155,17 +159,30 @@ class _Window:
     def _collect(self, block: bytes) -> None:
         """Take the lines of `block` that lie in the window."""
         wanted = self._last - self._newlines
-        *lines, rest = block.split(b"\n", wanted)
+        lines = list(islice(BytesIO(block), wanted))
+        rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
         skipped = max(0, self._first - 1 - self._newlines)
         if lines and self._partial:
             lines[0] = self._partial + lines[0]
             self._partial = b""
-        for number, line in enumerate(lines[skipped:], self._newlines + skipped + 1):
-            self._take(number, line + b"\n")
-            if self.stopped_at_bytes:
-                return
+        self._take_all(self._newlines + skipped + 1, lines[skipped:])
+        if self.stopped_at_bytes:
+            return
         if skipped <= len(lines) < wanted:
             self._partial = (self._partial + rest[: self._keep])[: self._keep]
+
+    def _take_all(self, first: int, lines: list[bytes]) -> None:
+        """Lines that follow each other, of which `first` is the first one's number."""
+        size = sum(map(len, lines))
+        # Mostly all of them fit as they are: 200 lines one by one cost 25 us more.
+        if size <= self._room and max(map(len, lines), default=0) <= self._chars:
+            self.lines += lines
+            self._room -= size
+            return
+        for number, line in enumerate(lines, first):
+            self._take(number, line)
+            if self.stopped_at_bytes:
+                return
 
     def _take(self, number: int, line: bytes) -> None:
         shown = line if len(line) <= self._chars else self._shorten(line)

@@ -6,6 +6,7 @@ and the tab before it are ours. A byte-order mark at the start isn't shown, `bom
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Final, Literal, cast
 
 from pydantic import Field
@@ -47,10 +48,7 @@ def _operation(arguments: ViewArguments, _: CallLimits) -> ViewOperation:
 
 def _shape(_: ViewArguments, outcome: ViewOutcome) -> Shaped:
     last = outcome.first_line + len(outcome.lines) - 1
-    numbered = [
-        _numbered(outcome.first_line + index, line, outcome)
-        for index, line in enumerate(outcome.lines)
-    ]
+    content, lossy = _content(outcome)
     data = ViewData(
         kind="file_view",
         path=outcome.path,
@@ -63,15 +61,37 @@ def _shape(_: ViewArguments, outcome: ViewOutcome) -> Shaped:
         line_endings=cast(Literal["lf", "crlf", "mixed", "none"], outcome.line_endings),
         final_newline=outcome.final_newline,
         bom=outcome.bom,
-        content="".join(text for text, _ in numbered),
-        lossy=any(lossy for _, lossy in numbered),
+        content=content,
+        lossy=lossy,
         cut_lines=list(outcome.cut),
         total_lines_at_least=outcome.total_lines_at_least,
     )
     return Shaped(data=data)
 
 
-def _numbered(number: int, line: bytes, outcome: ViewOutcome) -> tuple[str, bool]:
+def _content(outcome: ViewOutcome) -> tuple[str, bool]:
+    """The numbered lines, and whether a byte of them had to be replaced by U+FFFD."""
+    texts, lossy = _texts(outcome)
+    # As `:>6`, in half of its time.
+    numbered = [
+        f"{str(number).rjust(6)}\t{text}" for number, text in enumerate(texts, outcome.first_line)
+    ]
+    return "".join(numbered), lossy
+
+
+def _texts(outcome: ViewOutcome) -> tuple[list[str], bool]:
+    if not outcome.cut and not outcome.bom:
+        # Mostly lines are UTF-8 and whole: 200 of them one by one take 100 us more.
+        with suppress(UnicodeDecodeError):
+            return [line.decode() for line in outcome.lines], False
+    texts = [
+        _text(number, line, outcome)
+        for number, line in enumerate(outcome.lines, outcome.first_line)
+    ]
+    return [text for text, _ in texts], any(lossy for _, lossy in texts)
+
+
+def _text(number: int, line: bytes, outcome: ViewOutcome) -> tuple[str, bool]:
     if number == 1 and outcome.bom:
         line = line.removeprefix(_BOM)
     body = line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
@@ -82,7 +102,7 @@ def _numbered(number: int, line: bytes, outcome: ViewOutcome) -> tuple[str, bool
         marker = f" [line cut at {MAX_LINE_CHARS} characters]"
         ending = ending or "\n"
     text, lossy = decode(body)
-    return f"{number:>6}\t{text}{marker}{ending}", lossy
+    return f"{text}{marker}{ending}", lossy
 
 
 FILE_VIEW: Final = Tool(

@@ -79,6 +79,15 @@ def test_many_matches_on_one_line_are_all_shown() -> None:
     assert "+" + "b" * 1500 + "\n" in text
 
 
+def test_a_line_that_stays_between_others_is_context() -> None:
+    text, _ = diff(b"x\n", b"x\n", b"a\nx\nb\n")
+    assert text == "--- f\n+++ f\n@@ -1,1 +1,3 @@\n+a\n x\n+b\n"
+    text, _ = diff(b"x\ny\n", b"x\ny\n", b"a\nx\nb\n")
+    assert text == "--- f\n+++ f\n@@ -1,2 +1,3 @@\n+a\n x\n-y\n+b\n"
+    text, _ = diff(b"x\ny\n", b"x\ny\n", b"a\nb\n")
+    assert text == "--- f\n+++ f\n@@ -1,2 +1,2 @@\n-x\n-y\n+a\n+b\n"
+
+
 def test_a_large_file_costs_no_more_than_its_change() -> None:
     content = b"".join(b"%d\n" % i for i in range(1_000_000))
     text, cut = diff(content, b"\n500000\n", b"\n5e5\n")

@@ -57,6 +57,17 @@ def test_an_edit_gives_versions_and_a_diff(tree: LeaseTree) -> None:
     assert not outcome.diff_truncated
 
 
+def test_the_diff_is_of_the_place_that_changed(tree: LeaseTree) -> None:
+    lines = [b"%d\n" % number for number in range(1, 21)]
+    put(tree, b"".join(lines))
+    for old, new, multiple in ((b"15", b"x", False), (b"x", b"15", True)):
+        outcome = tree.edit("f", old, new, allow_multiple=multiple)
+        assert outcome.diff == (
+            "--- /workspace/f\n+++ /workspace/f\n@@ -12,7 +12,7 @@\n"
+            f" 12\n 13\n 14\n-{old.decode()}\n+{new.decode()}\n 16\n 17\n 18\n"
+        )
+
+
 def test_an_edit_says_what_it_is_going_to_do(tree: LeaseTree) -> None:
     path = put(tree, b"old\n")
     foreseen: list[tuple[EditOutcome, bytes]] = []
@@ -219,7 +230,9 @@ def test_overlapping_matches_are_counted_and_replaced_from_left_to_right(tree: L
 
 def test_many_matches_are_all_replaced_where_that_is_asked(tree: LeaseTree) -> None:
     path = put(tree, b"a.a\na\n")
-    assert tree.edit("f", b"a", b"bb", allow_multiple=True).replacements == 3
+    outcome = tree.edit("f", b"a", b"bb", allow_multiple=True)
+    assert outcome.replacements == 3
+    assert outcome.diff.endswith("\n@@ -1,2 +1,2 @@\n-a.a\n-a\n+bb.bb\n+bb\n")
     assert path.read_bytes() == b"bb.bb\nbb\n"
     assert fault(lambda: tree.edit("f", b"a", b"c", allow_multiple=True)).code is Code.NO_MATCH
 

@@ -120,6 +120,16 @@ def test_lines_stop_before_the_bytes_do_not_fit(tree: LeaseTree) -> None:
     assert tree.view("f", max_bytes=1).lines == (b"a" * 99 + b"\n",)
 
 
+def test_what_a_window_holds_is_counted_over_all_blocks() -> None:
+    window = _Window(ViewOperation("f", 1, 200, 8, 4))
+    window.feed(b"a\nb\nc\n")
+    window.feed(b"d\ne\nf\n")
+    window.finish(True)
+    assert window.lines == [b"a\n", b"b\n", b"c\n", b"d\n"]
+    assert window.stopped_at_bytes
+    assert window.total == 6
+
+
 BITS = st.binary(max_size=120).map(lambda raw: bytes(b"ab\n\n\r\xc3\xa9\xff"[b % 8] for b in raw))
 
 

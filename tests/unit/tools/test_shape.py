@@ -185,6 +185,19 @@ def test_b37_a_lower_bound_is_marked() -> None:
     assert view((b"x\n",), total_lines=9, total_lines_at_least=True).total_lines_at_least
 
 
+def test_a_line_is_numbered_alike_whether_or_not_another_one_is_cut() -> None:
+    lines = ("é\r\n".encode(), b"two\n", b"three")
+    whole = view(lines, first_line=999_999, total_lines=1_000_001)
+    assert whole.content == "999999\té\r\n1000000\ttwo\n1000001\tthree"
+    assert not whole.lossy
+    cut = view(lines, first_line=999_999, total_lines=1_000_001, cut=(1_000_001,))
+    assert cut.content == whole.content + " [line cut at 2000 characters]\n"
+    assert not cut.lossy
+    lossy = view((*lines, b"\xff"), first_line=999_999, total_lines=1_000_002)
+    assert lossy.content == whole.content + "1000002\t\ufffd"
+    assert lossy.lossy
+
+
 def test_view_of_nothing() -> None:
     data = view((), total_lines=0)
     assert (data.content, data.last_line, data.next_offset) == ("", 0, None)
