@@ -292,14 +292,10 @@ class Pipeline:
         self._fault_point("starting")
 
     def _limits(self, record: LeaseRecord, permit: Permit) -> CallLimits:
-        env: tuple[tuple[str, str], ...] = ()
-        if permit.grant.scope.execute:
-            env = self._plans.plan(record, permit, Kind.COMMAND)[0].env
-        path = dict(env).get("PATH", "")
         return CallLimits(
             wall_limit_ms=permit.grant.per_call.wall_ms,
             artifact_bytes=min(permit.grant.per_call.output_bytes, MAX_ARTIFACT_BYTES),
-            search_path=tuple(p.encode() for p in path.split(":") if p.startswith("/")),
+            search_path=self._plans.search_path(record, permit),
         )
 
     def _refuse(self, request: ToolRequest, progress: Progress, fault: Fault) -> ToolResult:

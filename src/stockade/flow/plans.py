@@ -30,6 +30,7 @@ class Plans:
         self._policy = policy
         self._image_env = image_env
         self._compiled: Memory[tuple[str, str, Kind], tuple[SandboxPlan, str]] = Memory(_REMEMBERED)
+        self._paths: Memory[tuple[str, str], tuple[bytes, ...]] = Memory(_REMEMBERED)
 
     def plan(self, record: LeaseRecord, permit: Permit, kind: Kind) -> tuple[SandboxPlan, str]:
         """The plan and its digest. Raises Failure as `compile_plan`, and Failure(unenforceable)
@@ -39,6 +40,19 @@ class Plans:
         if found is None:
             found = self._compile(record, permit, kind)
             self._compiled.put(key, found)
+        return found
+
+    def search_path(self, record: LeaseRecord, permit: Permit) -> tuple[bytes, ...]:
+        """The absolute directories of a command's PATH; nothing without the right to run one.
+        Raises as `plan`."""
+        if not permit.grant.scope.execute:
+            return ()
+        key = (record.id, permit.chain[-1])
+        found = self._paths.get(key)
+        if found is None:
+            path = dict(self.plan(record, permit, Kind.COMMAND)[0].env).get("PATH", "")
+            found = tuple(part.encode() for part in path.split(":") if part.startswith("/"))
+            self._paths.put(key, found)
         return found
 
     def _compile(self, record: LeaseRecord, permit: Permit, kind: Kind) -> tuple[SandboxPlan, str]:

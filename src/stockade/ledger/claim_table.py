@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -56,6 +56,7 @@ _FORGET: Final = "DELETE FROM claim WHERE sequence IN (SELECT sequence FROM clai
 _FORGET_ROWS: Final = 500
 _CHAIN: Final = TypeAdapter(tuple[str, ...])
 _EDIT: Final = TypeAdapter(EditOutcome)
+_EDIT_NAMES: Final = tuple(field.name for field in fields(EditOutcome))
 
 
 class _NothingUnsettledError(Exception):
@@ -165,13 +166,17 @@ class ClaimTable:
 
 
 def _row(record: ClaimRecord) -> tuple[Cell, ...]:
-    edit = None if record.foreseen is None else json.dumps(asdict(record.foreseen))
+    edit = None if record.foreseen is None else _edit_text(record.foreseen)
     special: dict[str, Cell] = {
         "state": record.state.value,
         "chain": json.dumps(record.chain),
         "foreseen": edit,
     }
     return tuple(special[name] if name in special else getattr(record, name) for name in _COLUMNS)
+
+
+def _edit_text(edit: EditOutcome) -> str:
+    return json.dumps({name: getattr(edit, name) for name in _EDIT_NAMES})
 
 
 def _record(row: Sequence[Cell]) -> ClaimRecord:
