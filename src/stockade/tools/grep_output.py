@@ -31,6 +31,8 @@ MATCHES_PER_FILE: Final = 1000
 _BEGIN: Final = b'{"type":"begin"'
 _MATCH: Final = b'{"type":"match"'
 _END: Final = b'{"type":"end"'
+# A quotation mark in a string is escaped, so no name and no line holds this.
+_NOT_BINARY: Final = b'"binary_offset":null'
 
 
 class _Text(BaseModel):
@@ -53,7 +55,7 @@ class _Record(BaseModel):
     path: _Text
     lines: _Text | None = None
     line_number: int | None = None
-    submatches: list[_Submatch] = []
+    submatches: tuple[_Submatch, ...] = ()
     binary_offset: int | None = None
 
 
@@ -121,7 +123,7 @@ def _files(lines: list[bytes]) -> tuple[list[_File], bool]:
             record = _record(line)
             if record is not None:
                 files.append(_File(record.path.raw()))
-        elif line.startswith(_END):
+        elif line.startswith(_END) and _NOT_BINARY not in line:
             record = _record(line)
             if record is not None and files:
                 files[-1].binary = record.binary_offset is not None
