@@ -1,5 +1,6 @@
 """What is preloaded into the search program (sandbox/regular.c), here preloaded into Python, whose
-`os.open`, `os.read`, `os.lseek` and `os.close` are the functions that it defines."""
+`os.open`, `os.read`, `os.lseek` and `os.close` are the functions that it defines, and into ripgrep.
+"""
 
 from __future__ import annotations
 
@@ -176,3 +177,53 @@ def test_other_ways_of_opening_are_left_alone(programs: Path, tmp_path: Path, fl
     os.mkfifo(tmp_path / "fifo")
     text = f"import os, sys; os.close(os.open(sys.argv[1], {flags})); print('opened')"
     assert run(programs, text, tmp_path / "fifo") == "opened\n"
+
+
+def awkward(directory: Path) -> None:
+    """Lines that match at every border, in files of several encodings."""
+    line = "x" * 40 + " needle \u00e9\n"
+    for size in SIZES:
+        text = (line * (size // len(line) + 1)).encode()
+        (directory / f"f{size}").write_bytes(text[-size:] if size else b"")
+    for name in ("utf-8-sig", "utf-16", "utf-16-be", "latin-1"):
+        mark = b"\xfe\xff" if name == "utf-16-be" else b""
+        (directory / name).write_bytes(mark + (line * 3000).encode(name))
+    (directory / "binary").write_bytes(line.encode() * 3000 + b"\0" + line.encode())
+    (directory / "two").write_bytes(b"needle\nneedle\n" * AHEAD)
+    (directory / ".ignore").write_bytes(b"unseen\n" + b"#" * AHEAD + b"\nunseen-too\n")
+    (directory / "unseen").write_bytes(b"needle\n")
+    (directory / "unseen-too").write_bytes(b"needle\n")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "more"),
+    [
+        ("needle", ()),
+        ("absent", ()),
+        ("needle", ("--multiline",)),
+        (r"needle\nneedle", ("--multiline",)),
+    ],
+)
+def test_ripgrep_finds_the_same(
+    programs: Path, tmp_path: Path, pattern: str, more: tuple[str, ...]
+) -> None:
+    awkward(tmp_path)
+    options = ("--json", "--binary", "--no-mmap", "--no-config", "--no-require-git", "--sort=path")
+    found = [
+        [
+            line
+            for line in subprocess.run(
+                ["rg", *options, *more, f"--regexp={pattern}", "--", "."],
+                cwd=tmp_path,
+                env={"PATH": "/usr/bin:/bin", **env},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=60,
+                check=False,
+            ).stdout.splitlines()
+            if line.startswith((b'{"type":"begin"', b'{"type":"match"'))
+        ]
+        for env in ({}, {"LD_PRELOAD": str(programs / "regular.so")})
+    ]
+    assert found[0] == found[1]
+    assert bool(found[0]) is (pattern != "absent")

@@ -79,6 +79,14 @@ def test_a_record_that_can_not_be_read_is_counted_not_shown(line: bytes) -> None
     assert (found.shown, found.total, found.unshowable) == ((), 1, 1)
 
 
+def test_a_name_does_not_make_a_binary_file_text() -> None:
+    raw = records('/workspace/"binary_offset":null', 2)
+    assert parse_matches(captured(raw + SUMMARY, ALL)).binary == 0
+    raw = raw.replace(b'"binary_offset":null}}', b'"binary_offset":7}}')
+    found = parse_matches(captured(raw + SUMMARY, ALL))
+    assert (found.binary, found.shown) == (1, ())
+
+
 @given(st.text(min_size=1, max_size=3), st.integers(200, 900), st.integers(0, 10_000))
 def test_a_long_line_is_cut_on_character_borders(unit: str, times: int, start: int) -> None:
     raw = unit.replace("\n", " ").replace("\r", " ").encode() * times
