@@ -55,13 +55,7 @@ def parse_strict(data: bytes, max_bytes: int, *, floats: bool = True) -> Json:
         text = data.decode("utf-8")
         value = cast(
             Json,
-            json.loads(
-                text,
-                object_pairs_hook=_object,
-                parse_int=_integer,
-                parse_float=_float if floats else _no_float,
-                parse_constant=_constant,
-            ),
+            (_WITH_FLOATS if floats else _WITHOUT_FLOATS).decode(text),
         )
     except UnicodeDecodeError as error:
         raise _malformed(f"the text is not UTF-8 at byte {error.start}") from None
@@ -125,6 +119,18 @@ def _no_float(_digits: str) -> NoReturn:
 
 def _constant(name: str) -> NoReturn:
     raise _malformed(f"{name} is not JSON")
+
+
+# Made once: `json.loads` makes a reader for each text that it is given hooks with.
+_WITH_FLOATS, _WITHOUT_FLOATS = (
+    json.JSONDecoder(
+        object_pairs_hook=_object,
+        parse_int=_integer,
+        parse_float=of_floats,
+        parse_constant=_constant,
+    )
+    for of_floats in (_float, _no_float)
+)
 
 
 def _walk(root: Json) -> None:

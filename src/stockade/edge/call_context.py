@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Final
@@ -19,11 +18,15 @@ def current() -> Mapping[str, str]:
     return _CURRENT.get()
 
 
-@contextmanager
-def within(request_id: str, call: CallRef) -> Iterator[None]:
-    ids = {"request_id": request_id, "lease": call.lease_id or "-", "call_id": call.call_id or "-"}
-    token = _CURRENT.set(ids)
-    try:
-        yield
-    finally:
-        _CURRENT.reset(token)
+class within:
+    """While it is entered, this thread works for that call."""
+
+    def __init__(self, request_id: str, call: CallRef) -> None:
+        lease, call_id = call.lease_id or "-", call.call_id or "-"
+        self._ids = {"request_id": request_id, "lease": lease, "call_id": call_id}
+
+    def __enter__(self) -> None:
+        self._token = _CURRENT.set(self._ids)
+
+    def __exit__(self, *_: object) -> None:
+        _CURRENT.reset(self._token)

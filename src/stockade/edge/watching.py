@@ -70,15 +70,18 @@ class Watcher:
 
     def _count(self, passage: Passage) -> None:
         result = passage.result
-        began = [at for _, at in passage.marks]
+        stage, began_ns = passage.marks[0]
+        since_ns = began_ns
         took: dict[Stage, float] = {}
         # A stage that a call comes to twice, waiting in between, is measured once.
-        for (stage, at), end in zip(passage.marks, [*began[1:], passage.ended_ns], strict=True):
-            took[stage] = took.get(stage, 0.0) + (end - at) / 1e9
+        for following, at_ns in passage.marks[1:]:
+            took[stage] = took.get(stage, 0.0) + (at_ns - since_ns) / 1e9
+            stage, since_ns = following, at_ns
+        took[stage] = took.get(stage, 0.0) + (passage.ended_ns - since_ns) / 1e9
         self.tally.add(
             result.call.tool,
             result.status,
             None if result.error is None else result.error.fault,
             took,
-            (passage.ended_ns - began[0]) / 1e9,
+            (passage.ended_ns - began_ns) / 1e9,
         )

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Final
 
 from stockade.edge.routing import Lane
@@ -37,10 +36,15 @@ class Lanes:
         self._changed = threading.Condition()
         self._running = dict.fromkeys(self._places, 0)
         self._waiting = dict.fromkeys(self._places, 0)
+        self._doors = {lane: _Place(self, lane) for lane in self._places}
 
-    @contextmanager
-    def enter(self, lane: Lane) -> Iterator[None]:
-        """Wait for a place and hold it. Raises Failure(busy) when too many wait already."""
+    def enter(self, lane: Lane) -> _Place:
+        """`with` waits for a place and holds it; it raises Failure(busy) when too many wait
+        already."""
+        return self._doors[lane]
+
+    def take(self, lane: Lane) -> None:
+        """As `enter` at its beginning; `give` belongs to it."""
         with self._changed:
             if self._running[lane] >= self._places[lane]:
                 if self._waiting[lane] >= _QUEUE:
@@ -54,12 +58,11 @@ class Lanes:
                 self._changed.wait_for(lambda: self._running[lane] < self._places[lane])
                 self._waiting[lane] -= 1
             self._running[lane] += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._running[lane] -= 1
-                self._changed.notify_all()
+
+    def give(self, lane: Lane) -> None:
+        with self._changed:
+            self._running[lane] -= 1
+            self._changed.notify_all()
 
     def idle(self, timeout_s: float) -> bool:
         """Wait until nothing runs; False when `timeout_s` passed before."""
@@ -68,3 +71,16 @@ class Lanes:
                 lambda: not any(self._running.values()) and not any(self._waiting.values()),
                 timeout_s,
             )
+
+
+class _Place:
+    """Of one lane; holds nothing itself, so that any number of threads may be in it."""
+
+    def __init__(self, lanes: Lanes, lane: Lane) -> None:
+        self._lanes, self._lane = lanes, lane
+
+    def __enter__(self) -> None:
+        self._lanes.take(self._lane)
+
+    def __exit__(self, *_: object) -> None:
+        self._lanes.give(self._lane)

@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final, Literal
 
 from stockade.edge import call_context
@@ -24,6 +25,10 @@ _FRAMES: Final = 6
 
 def configure(form: Format = "text", level: int = logging.INFO) -> None:
     """Send Stockade's log to stderr. Lines of other packages come only as warnings."""
+    # No line names a thread, a process or the place of its log call, and to find them out takes as
+    # long as to write the line.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLine() if form == "json" else TextLine())
     logging.getLogger().addHandler(handler)
@@ -102,5 +107,9 @@ def place_of(error: BaseException) -> str:
 
 
 def _time(record: logging.LogRecord) -> str:
-    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-    return f"{seconds}.{int(record.msecs):03d}Z"
+    return f"{_seconds(int(record.created))}.{int(record.msecs):03d}Z"
+
+
+@lru_cache(maxsize=1)  # a function of its argument alone, and calls come many a second
+def _seconds(since_epoch: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(since_epoch))
