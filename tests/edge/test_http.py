@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from stockade.edge.exchange import FrameReader, FrameType, Write
+from stockade.edge.server import messages
 from stockade.edge.server.listening import ListenError, answers, listen
 from stockade.edge.service import Context
 from stockade.edge.wire import CallRequest, RunRequest
@@ -337,11 +338,92 @@ def test_one_log_line_per_call_with_ids_and_never_arguments(
     )
     with caplog.at_level(logging.INFO, "stockade"):
         server.ask("POST", "/v1/calls", sent)
+        server.stop()  # the line is written after the reply, and before the end
     [line] = [record.getMessage() for record in caplog.records if "status=" in record.getMessage()]
     assert f"lease={LEASE}" in line
     assert "status=succeeded" in line
     assert "s3cret" not in line
     assert "\n" not in line
+
+
+class Gated(logging.Handler):
+    """Holds whoever logs until it is let go on, then fails, so that nothing is swallowed."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.came = threading.Event()
+        self.go_on = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.came.set()
+        assert self.go_on.wait(GATE_S)
+        raise RuntimeError("the disk of the log is full")
+
+
+@pytest.fixture
+def gated() -> Iterator[Gated]:
+    handler = Gated()
+    logger = logging.getLogger("stockade.edge")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    yield handler
+    handler.go_on.set()
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("target", ["/v1/calls", f"/v1/leases/{LEASE}/renew"])
+def test_a_log_that_hangs_or_fails_keeps_no_reply(
+    server: Running, gated: Gated, target: str
+) -> None:
+    sent = CALL if target == "/v1/calls" else '{"ttl_s": 60}'
+    assert server.ask("POST", target, sent)[1]["status"] == "succeeded"
+    assert gated.came.wait(GATE_S)
+
+
+def test_a_calls_line_is_written_before_its_connections_next_request(
+    server: Running, gated: Gated
+) -> None:
+    with contextlib.closing(UnixConnection(server.path)) as connection:
+        connection.request("POST", "/v1/calls", CALL)
+        assert connection.getresponse().read()
+        assert gated.came.wait(GATE_S)
+        connection.request("GET", "/v1/health")
+        raw = connection.sock
+        assert raw is not None
+        raw.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            connection.getresponse()
+
+
+def test_a_call_without_a_reader_has_its_line(
+    server: Running, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "stockade"):
+        with socket.socket(socket.AF_UNIX) as raw:
+            raw.connect(server.path)
+            head = f"POST /v1/calls HTTP/1.1\r\nHost: x\r\nContent-Length: {len(CALL)}\r\n\r\n"
+            raw.sendall(head.encode() + CALL.encode())
+            assert gate.running.acquire(timeout=GATE_S)
+        gate.open.set()
+        server.stop()
+    assert [line for line in caplog.messages if "status=succeeded" in line]
+
+
+@pytest.mark.parametrize("kept", [30, -1])
+def test_a_client_that_stops_in_a_request_is_given_up(
+    server: Running, service: FakeService, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    monkeypatch.setattr(messages, "PATIENCE_S", 1)
+    head = f"POST /v1/calls HTTP/1.1\r\nHost: x\r\nContent-Length: {len(CALL)}\r\n\r\n"
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.connect(server.path)
+        raw.sendall((head + CALL).encode()[:kept])
+        raw.settimeout(GATE_S)
+        assert raw.recv(1) == b""
+    assert service.seen == []
 
 
 # The socket and the end.

@@ -87,6 +87,8 @@ WIRE: Final = (
     "stockade.edge.claim_wire",
     "stockade.edge.secret_wire",
     "stockade.edge.exchange",
+    "stockade.edge.http1",
+    "stockade.edge.sending",
     "stockade.edge.refusal",
 )
 CLIENT_REACH: Final = ("stockade.edge.client", *WIRE, *SHARED_BY_CLIENTS)
@@ -96,7 +98,7 @@ HOMES: Final = {
     "click": ("edge/cli/",),
     "cryptography": ("decide/tokens.py", "decide/signatures.py", "ledger/secret_rows.py"),
     "docker": ("engines/docker.py",),
-    "httptools": ("edge/server/messages.py",),
+    "httptools": ("edge/http1.py",),
     "opentelemetry": ("edge/tracing.py",),
     "prometheus_client": ("edge/exposition.py",),
     "psutil": ("host/processes.py", "*/doctor.py"),

@@ -73,13 +73,16 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Response:
     """`length` is the size of a produced body where it is known before. A reader that takes
-    nothing for `patience_s` is given up, so that it can't hold a thread or a command for ever."""
+    nothing for `patience_s` is given up, so that it can't hold a thread or a command for ever.
+    `after` is what need not keep the reply waiting: the carrier calls it once, when the reply was
+    sent or could not be, and before it takes the connection's next request."""
 
     status: int
     body: bytes | Producer
     content_type: str = JSON_TYPE
     length: int | None = None
     patience_s: float = 60.0
+    after: Callable[[], None] | None = None
 
 
 class Interrupted(Exception):

@@ -11,12 +11,15 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from stockade.edge.call_context import within
+from stockade.edge.exchange import Response
 from stockade.edge.refusal import refusal
 from stockade.edge.routing import Inbound, record_denied
 from stockade.edge.server.logs import FIELDS, place_of
+from stockade.terms.base import Model
 from stockade.terms.fault import Code, Failure, Fault
 from stockade.terms.ids import LEASE_ID_PATTERN, NAME_PATTERN, CallRef
 from stockade.terms.result import ToolResult
@@ -33,8 +36,11 @@ def call_ref(lease: str, turn: int | None, call_id: str | None, tool: str) -> Ca
     return CallRef(lease_id=lease_id, trajectory_id=None, turn=turn, call_id=call_id, tool=tool)
 
 
-def guarded(inbound: Inbound, call: CallRef, work: Callable[[], ToolResult]) -> ToolResult:
-    """The result of `work`, or the refusal that it raised. Writes the call's one log line."""
+def guarded(
+    inbound: Inbound, call: CallRef, work: Callable[[], ToolResult]
+) -> tuple[ToolResult, Callable[[], None]]:
+    """The result of `work`, or the refusal that it raised; and what writes the call's one log line,
+    to be called once, when the reply was sent or could not be."""
     started = time.perf_counter()
     request_id = inbound.context.request_id
     with within(request_id, call):
@@ -49,14 +55,23 @@ def guarded(inbound: Inbound, call: CallRef, work: Callable[[], ToolResult]) -> 
                 Code.IN_DOUBT, "a fault of Stockade during the call; its effect is not known"
             )
             result = refusal(doubt, request_id, inbound.version, call)
-        log_result(result, started)
     if result.error is not None:
         inbound.watcher.refused(result.status, result.error.code)
-    return result
+    took_ms = round((time.perf_counter() - started) * 1000, 1)
+    return result, partial(log_result, result, took_ms)
 
 
-def log_result(result: ToolResult, started: float) -> None:
-    """Ids, status and milliseconds; never arguments or output. `started` is `perf_counter`'s."""
+def answer(model: Model, log_line: Callable[[], None]) -> Response:
+    """A JSON reply whose call's line is written after it; at once where no reply can be made."""
+    try:
+        return Response(200, model.model_dump_json(by_alias=True).encode(), after=log_line)
+    except Exception:
+        log_line()
+        raise
+
+
+def log_result(result: ToolResult, took_ms: float) -> None:
+    """Ids, status and milliseconds; never arguments or output."""
     tool = result.call.tool
     fields = {
         "request_id": result.request_id,
@@ -65,7 +80,7 @@ def log_result(result: ToolResult, started: float) -> None:
         "tool": "-" if tool is None else tool if _NAME.match(tool) else "?",
         "status": result.status.value,
         "code": result.error.code.value if result.error else "-",
-        "ms": round((time.perf_counter() - started) * 1000, 1),
+        "ms": took_ms,
     }
     LOG.info("%s", _Words(fields), extra={FIELDS: fields})
 

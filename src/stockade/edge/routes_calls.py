@@ -6,7 +6,7 @@ import threading
 
 from stockade.edge.bodies import read_body
 from stockade.edge.exchange import FRAMES_TYPE, FrameType, Response, Write, frame
-from stockade.edge.guard import call_ref, guarded
+from stockade.edge.guard import answer, call_ref, guarded
 from stockade.edge.routing import Inbound, Lane, Route, Shape, reply
 from stockade.edge.wire import CallRequest, CancelReply, CancelRequest, RunRequest
 from stockade.terms.stage import Stage
@@ -17,16 +17,16 @@ _DEFAULT_PATIENCE_S = 600.0
 
 def call(inbound: Inbound) -> Response:
     request = read_body(CallRequest, inbound.request.body)
-    result = guarded(
+    result, log_line = guarded(
         inbound,
         call_ref(request.lease, request.turn, request.call_id, request.tool),
         lambda: inbound.service.call(inbound.context, request),
     )
     watch = inbound.context.watch
     watch.mark(Stage.REPLY)
-    body = result.to_json()
+    response = answer(result, log_line)
     watch.end(result)
-    return Response(200, body)
+    return response
 
 
 def run(inbound: Inbound) -> Response:
@@ -43,15 +43,18 @@ def run(inbound: Inbound) -> Response:
             with lock:
                 write(frame(stream, data))
 
-        result = guarded(
+        result, log_line = guarded(
             inbound,
             call_ref(request.lease, request.turn, request.call_id, "run"),
             lambda: inbound.service.run(inbound.context, request, tee, stdin),
         )
         watch = inbound.context.watch
         watch.mark(Stage.REPLY)
-        with lock:
-            write(frame(FrameType.RESULT, result.to_json()))
+        try:
+            with lock:
+                write(frame(FrameType.RESULT, result.to_json()))
+        finally:
+            log_line()
         watch.end(result)
 
     limit_ms = request.timeout_ms

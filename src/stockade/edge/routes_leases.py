@@ -11,7 +11,7 @@ from typing import Final
 
 from stockade.edge.bodies import read_body
 from stockade.edge.exchange import BYTES_TYPE, Peer, Response, Role, Write
-from stockade.edge.guard import guarded
+from stockade.edge.guard import answer, guarded
 from stockade.edge.refusal import NO_CALL
 from stockade.edge.routing import Inbound, Lane, Route, Shape, reply
 from stockade.edge.wire import (
@@ -56,8 +56,8 @@ def create(inbound: Inbound) -> Response:
         made.append(inbound.service.create_lease(inbound.context, request))
         return made[0].result
 
-    result = guarded(inbound, NO_CALL, work)
-    return reply(LeaseReply(result=result, lease=made[0].lease if made else None))
+    result, log_line = guarded(inbound, NO_CALL, work)
+    return answer(LeaseReply(result=result, lease=made[0].lease if made else None), log_line)
 
 
 def list_all(inbound: Inbound) -> Response:
@@ -124,7 +124,8 @@ def write_file(inbound: Inbound) -> Response:
 
 def _operate(inbound: Inbound, work: Callable[[str], ToolResult]) -> Response:
     lease = inbound.params["lease"]
-    return Response(200, guarded(inbound, NO_CALL, lambda: work(lease)).to_json())
+    result, log_line = guarded(inbound, NO_CALL, lambda: work(lease))
+    return answer(result, log_line)
 
 
 def _operator(peer: Peer, field: str) -> None:

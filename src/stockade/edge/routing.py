@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from urllib.parse import unquote_to_bytes
 
 from stockade.edge.exchange import Request, Response
@@ -22,7 +22,7 @@ PREFIX = "/v1/"
 MAX_SHOWN_CHARS = 256
 
 
-class Lane(Enum):
+class Lane(StrEnum):
     """Which threads a request takes: a slow one may only ever wait for its own kind."""
 
     CALL = "call"

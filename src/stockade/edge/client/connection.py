@@ -6,17 +6,19 @@ again is right. Everything after that is `ReplyLost`: it may have run.
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import select
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO, Final
 
+from stockade.edge import http1
 from stockade.edge.client.stdin import chunk
+from stockade.edge.sending import MAX_POLL_MS, send_all
 
 _CONNECT_S: Final = 5.0
+# Most replies are one read; a buffer of this size is taken from the heap, a large one is mapped.
+_FIRST_BYTES: Final = 16 * 1024
 _READ_BYTES: Final = 256 * 1024
 
 
@@ -44,49 +46,79 @@ class Message:
 
 
 class Connection:
-    """One connection. The request is written here, head and body in one piece: the standard
-    client sends them apart, which wakes the daemon twice. The reply is the standard client's."""
+    """One connection, for one exchange after another: `transmit`, `head`, then `piece` until it is
+    empty. A request's head and body go out in one piece, so that the daemon wakes once."""
 
     def __init__(self, path: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self.socket.settimeout(_CONNECT_S)
             self.socket.connect(path)
+            # Each wait has a bound of its own; a timeout of the socket would be two system calls.
+            self.socket.settimeout(None)
         except OSError as error:
             self.socket.close()
             raise NotSent(f"{path}: {_say(error)}") from error
+        self._readable = select.poll()
+        self._readable.register(self.socket, select.POLLIN)
+        self._replies = http1.Collector(replies=True)
 
     def usable(self) -> bool:
         """An idle connection has nothing to read; an end of file means that it is dead."""
-        return not select.select((self.socket,), (), (), 0)[0]
+        return not self._readable.poll(0)
 
     def transmit(self, message: Message) -> None:
         """Send all of the request. Raises NotSent, unless the daemon answered before it had read
-        everything: it refused, and `response` tells why."""
-        self.socket.settimeout(message.silence_s)
-        head = _head(message)
+        everything: it refused, and `head` tells why."""
+        head, patience_s = _head(message), message.silence_s
         try:
             if message.more and isinstance(message.body, bytes):
-                self.socket.sendall(head + chunk(message.body))
+                send_all(self.socket, head + chunk(message.body), patience_s)
             elif isinstance(message.body, bytes):
-                self.socket.sendall(head + message.body)
+                send_all(self.socket, head + message.body, patience_s)
             else:
-                self.socket.sendall(head)
+                send_all(self.socket, head, patience_s)
                 for block in blocks(message.body):
-                    self.socket.sendall(block)
+                    send_all(self.socket, block, patience_s)
         except OSError as error:
             if not self._answered():
                 self.close()
                 raise NotSent(_say(error)) from error
 
-    def response(self, message: Message) -> http.client.HTTPResponse:
-        with losing():
-            response = http.client.HTTPResponse(self.socket, method=message.method)
-            response.begin()
-            return response
+    def head(self, silence_s: float | None) -> http1.Message:
+        """The reply with its head. Raises ReplyLost."""
+        messages = self._replies.messages
+        while not (messages and messages[0].head_complete):
+            self._feed(_FIRST_BYTES, silence_s)
+        return messages[0]
+
+    def piece(self, reply: http1.Message, silence_s: float | None) -> bytes:
+        """The next bytes of its body, as they come; empty only at its true end. Raises
+        ReplyLost."""
+        while not reply.chunks and not reply.complete:
+            self._feed(_READ_BYTES, silence_s)
+        return reply.take()
+
+    def done(self, reply: http1.Message) -> bool:
+        """Whether the reply was whole and the connection can carry another exchange."""
+        self._replies.messages.popleft()
+        return reply.complete and reply.keep_alive and not self._replies.messages
 
     def close(self) -> None:
         self.socket.close()
+
+    def _feed(self, size: int, silence_s: float | None) -> None:
+        try:
+            # A poll's bound also holds where signals come again and again.
+            wait_ms = None if silence_s is None else min(silence_s * 1000, MAX_POLL_MS)
+            if not self._readable.poll(wait_ms):
+                raise TimeoutError("timed out")
+            data = self.socket.recv(size)
+            if not data:
+                raise ReplyLost("the connection ended before the reply did")
+            self._replies.feed(data)
+        except (OSError, http1.BadMessage) as error:
+            raise ReplyLost(_say(error)) from error
 
     def _answered(self) -> bool:
         try:
@@ -104,23 +136,6 @@ def before_stdin(message: Message) -> Message:
         body=len(body).to_bytes(4, "big") + body,
         more=True,
     )
-
-
-def piece(response: http.client.HTTPResponse) -> bytes:
-    """The next bytes of a body, as they come; empty only at its true end."""
-    with losing():
-        data = response.read1(_READ_BYTES) if response.chunked else response.read(_READ_BYTES)
-    if not data and response.length:
-        raise ReplyLost(f"the body ended {response.length} bytes early")
-    return data
-
-
-@contextlib.contextmanager
-def losing() -> Iterator[None]:
-    try:
-        yield
-    except (OSError, http.client.HTTPException) as error:
-        raise ReplyLost(_say(error)) from error
 
 
 def blocks(file: BinaryIO) -> Iterator[bytes]:

@@ -44,6 +44,8 @@ class Link:
     ) -> None:
         self.transport = transport
         self._token = token
+        # Anything else could end the header's line and begin another.
+        self._sendable = token is None or (token.isascii() and token.isprintable())
         self._origin = dict(origin or {})
         if not all(value.isascii() and value.isprintable() for value in self._origin.values()):
             # Anything else could end the header's line and begin another.
@@ -60,8 +62,7 @@ class Link:
         )
         headers = dict(self._origin)
         if self._token is not None:
-            # Anything else could end the header's line and begin another.
-            if not self._token.isascii() or not self._token.isprintable():
+            if not self._sendable:
                 raise StockadeError(
                     error_of(Fault(Code.TOKEN_MALFORMED, "the token is not printable ASCII"))
                 )

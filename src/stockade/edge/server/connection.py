@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 from urllib.parse import parse_qsl
@@ -29,8 +29,9 @@ from stockade.edge.exchange import (
     Request,
     Response,
 )
+from stockade.edge.http1 import BadMessage, Message
 from stockade.edge.server.lanes import Lanes
-from stockade.edge.server.messages import BadMessage, ClientGone, Message, MessageReader
+from stockade.edge.server.messages import ClientGone, MessageReader
 from stockade.edge.server.replies import Producing, send_whole
 from stockade.terms.fault import Code, Failure, Fault, failure
 
@@ -85,42 +86,44 @@ class Connection:
     def _serve(self, message: Message) -> bool:
         """Answer one request; whether the connection can be used again."""
         path, _, query = message.target.partition("?")
+        asked = dict(parse_qsl(query, keep_blank_values=True)) if query else {}
         given = {name: message.headers[name] for name in HEADERS if name in message.headers}
-        request = Request(
-            message.method,
-            path,
-            self._peer,
-            dict(parse_qsl(query, keep_blank_values=True)),
-            given,
-        )
-        if message.method == "PUT":
+        upload, with_stdin = message.method == "PUT", asked.get("stdin") == "stream"
+        body = b"" if upload or with_stdin else self._whole_body(message)
+        request = Request(message.method, path, self._peer, asked, given, body or b"")
+        if upload:
             return self._answer(replace(request, stream=self._upload(message)), message)
-        if request.query.get("stdin") == "stream":
+        if with_stdin:
             return self._with_stdin(request, message)
-        body = self._whole_body(message)
         if body is None:
             return self._too_large(request)
-        return self._answer(replace(request, body=body), message)
+        return self._answer(request, message)
 
     def _answer(self, request: Request, message: Message, *, close: bool = False) -> bool:
         close = close or not message.keep_alive or message.version == "1.0"
+        after: Callable[[], None] | None = None
         try:
-            with self._lanes.enter(self._api.lane(request.method, request.path)):
-                response = self._api.handle(request)
-                if not isinstance(response.body, bytes):
-                    produced = self._produce(response, close=close)
-                    if produced is None:
-                        return not close
-                    if isinstance(produced, bool):
-                        return False
-                    response = produced
-        except Failure as busy:
-            response = self._api.refuse(request, busy.fault)
-        unread = not message.complete or bool(message.chunks)
-        send_whole(self._sock, response, close=close or unread)
-        if unread and request.stdin is None:
-            self._linger(message)
-        return not (close or unread)
+            try:
+                with self._lanes.enter(self._api.lane(request.method, request.path)):
+                    response = self._api.handle(request)
+                    after = response.after
+                    if not isinstance(response.body, bytes):
+                        produced = self._produce(response, close=close)
+                        if produced is None:
+                            return not close
+                        if isinstance(produced, bool):
+                            return False
+                        response = produced
+            except Failure as busy:
+                response = self._api.refuse(request, busy.fault)
+            unread = not message.complete or bool(message.chunks)
+            send_whole(self._sock, response, close=close or unread)
+            if unread and request.stdin is None:
+                self._linger(message)
+            return not (close or unread)
+        finally:
+            if after is not None:
+                after()
 
     def _produce(self, response: Response, *, close: bool) -> Response | bool | None:
         """None when the body went out whole, a refusal to send instead, or False when it broke

@@ -1,49 +1,32 @@
-"""HTTP/1.1 messages from a blocking socket. The home of httptools, which does the parsing.
+"""Requests from a blocking socket: what has come is parsed, what hasn't is waited for, bounded.
 
-The parser is fed what the socket gives and calls back with pieces; they are collected per message,
-so that what a client sends ahead of a reply is kept in order. Heads are bounded here, bodies by
-whoever reads them: `body` gives chunks and blocks for the next one.
+How long a read may take is the kernel's to watch (SO_RCVTIMEO): a timeout of Python's costs a poll
+before each read, and another call to set it. What a client sends ahead of a reply is kept in order.
 """
 
 from __future__ import annotations
 
 import socket
-from collections import deque
+import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
-import httptools
+from stockade.edge.http1 import Collector, Message
+from stockade.edge.sending import send_all
 
+# Most requests are one read; a buffer of this size is taken from the heap, a large one is mapped.
+_FIRST_BYTES: Final = 16 * 1024
 _READ_BYTES: Final = 256 * 1024
-# A token of 16 blocks and a percent-encoded path of 4,096 bytes fit.
-_MAX_HEAD_BYTES: Final = 256 * 1024
 # Idle connections cost a thread; closing one while a client writes would put a call in doubt.
-IDLE_S: Final = 3600.0
+IDLE_S: Final = 3600
 # Between two pieces of one request.
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 60
 
-
-class BadMessage(Exception):
-    """What came is not HTTP, or its head is too long."""
+_TIMEVAL: Final = struct.Struct("@ll")
 
 
 class ClientGone(Exception):
     """The connection ended, or nothing came for too long, in the middle of a message."""
-
-
-@dataclass(slots=True)
-class Message:
-    """One request. `headers` have lower-case names; the last of a repeated name counts."""
-
-    method: str = ""
-    target: str = ""
-    headers: dict[str, str] = field(default_factory=dict)
-    keep_alive: bool = True
-    version: str = "1.1"
-    head_complete: bool = False
-    complete: bool = False
-    chunks: deque[bytes] = field(default_factory=deque)
 
 
 class MessageReader:
@@ -51,17 +34,16 @@ class MessageReader:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._messages: deque[Message] = deque()
-        self._head_bytes = 0
-        self._parser = httptools.HttpRequestParser(self)
+        self._collector = Collector()
+        self._messages = self._collector.messages
+        self._patience_s = 0
 
     def next(self) -> Message | None:
         """The next request with a complete head, None when the client has ended the connection
         between two. Raises BadMessage, ClientGone."""
         while not (self._messages and self._messages[0].head_complete):
             between = not self._messages
-            self._sock.settimeout(IDLE_S if between else PATIENCE_S)
-            if not self._feed():
+            if not self._feed(*((_FIRST_BYTES, IDLE_S) if between else (_READ_BYTES, PATIENCE_S))):
                 if between:
                     return None
                 raise ClientGone("the connection ended in the middle of a head")
@@ -74,62 +56,29 @@ class MessageReader:
 
     def body(self, message: Message) -> Iterator[bytes]:
         """Chunk by chunk. Raises ClientGone when it ends before its end, BadMessage."""
-        self._sock.settimeout(PATIENCE_S)
         if message.headers.get("expect", "").lower() == "100-continue":
-            self._sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+            send_all(self._sock, b"HTTP/1.1 100 Continue\r\n\r\n", PATIENCE_S)
         while True:
             while message.chunks:
                 yield message.chunks.popleft()
             if message.complete:
                 return
-            if not self._feed():
+            if not self._feed(_READ_BYTES, PATIENCE_S):
                 raise ClientGone("the connection ended in the middle of a body")
 
-    def _feed(self) -> bool:
+    def _feed(self, size: int, patience_s: int) -> bool:
         """Read once; False at the end of the stream."""
         try:
-            data = self._sock.recv(_READ_BYTES)
-        except TimeoutError as error:
+            if patience_s != self._patience_s:
+                timeval = _TIMEVAL.pack(patience_s, 0)
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+                self._patience_s = patience_s
+            data = self._sock.recv(size)
+        except BlockingIOError as error:
             raise ClientGone("nothing came for too long") from error
         except OSError as error:
             raise ClientGone(str(error)) from error
         if not data:
             return False
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError) as error:
-            raise BadMessage(str(error)) from error
+        self._collector.feed(data)
         return True
-
-    # Called by the parser.
-
-    def on_message_begin(self) -> None:
-        self._messages.append(Message())
-        self._head_bytes = 0
-
-    def on_url(self, url: bytes) -> None:
-        self._count(url)
-        self._messages[-1].target += url.decode("ascii", "surrogateescape")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(name + value)
-        text = value.decode("latin-1")
-        self._messages[-1].headers[name.decode("latin-1").lower()] = text
-
-    def on_headers_complete(self) -> None:
-        message = self._messages[-1]
-        message.method = self._parser.get_method().decode("ascii")
-        message.keep_alive = self._parser.should_keep_alive()
-        message.version = self._parser.get_http_version()
-        message.head_complete = True
-
-    def on_body(self, body: bytes) -> None:
-        self._messages[-1].chunks.append(body)
-
-    def on_message_complete(self) -> None:
-        self._messages[-1].complete = True
-
-    def _count(self, part: bytes) -> None:
-        self._head_bytes += len(part)
-        if self._head_bytes > _MAX_HEAD_BYTES:
-            raise ValueError("the head is too long")

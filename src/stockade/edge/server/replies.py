@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import Final
 
 from stockade.edge.exchange import Response
+from stockade.edge.sending import send_all
 
 _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 _SEND_PATIENCE_S: Final = 60.0
@@ -32,10 +33,8 @@ def send_whole(sock: socket.socket, response: Response, *, close: bool) -> None:
     """Raises OSError when the client is gone."""
     assert isinstance(response.body, bytes)
     framing = f"Content-Length: {len(response.body)}"
-    sock.settimeout(_SEND_PATIENCE_S)
-    sock.sendall(
-        _head(response.status, response.content_type, framing, close=close) + response.body
-    )
+    head = _head(response.status, response.content_type, framing, close=close)
+    send_all(sock, head + response.body, _SEND_PATIENCE_S)
 
 
 class Producing:
@@ -77,7 +76,6 @@ class Producing:
             )
             data = _head(response.status, response.content_type, framing, close=self._close) + data
         try:
-            self._sock.settimeout(response.patience_s)
-            self._sock.sendall(data)
+            send_all(self._sock, data, response.patience_s)
         except OSError:
             self.gone = True
