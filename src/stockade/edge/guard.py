@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from stockade.edge.call_context import within
 from stockade.edge.exchange import Response
@@ -30,14 +30,30 @@ _LEASE_ID: Final = re.compile(LEASE_ID_PATTERN)
 _NAME: Final = re.compile(NAME_PATTERN)
 
 
-def call_ref(lease: str, turn: int | None, call_id: str | None, tool: str) -> CallRef:
-    """What is known of a call before its lease was looked up."""
-    lease_id = lease if _LEASE_ID.match(lease) else None
-    return CallRef(lease_id=lease_id, trajectory_id=None, turn=turn, call_id=call_id, tool=tool)
+class Asked(NamedTuple):
+    """What is known of a call before its lease was looked up; nothing for what is no call."""
+
+    lease_id: str | None = None
+    turn: int | None = None
+    call_id: str | None = None
+    tool: str | None = None
+
+    def ref(self) -> CallRef:
+        return CallRef(
+            lease_id=self.lease_id,
+            trajectory_id=None,
+            turn=self.turn,
+            call_id=self.call_id,
+            tool=self.tool,
+        )
+
+
+def asked(lease: str, turn: int | None, call_id: str | None, tool: str) -> Asked:
+    return Asked(lease if _LEASE_ID.match(lease) else None, turn, call_id, tool)
 
 
 def guarded(
-    inbound: Inbound, call: CallRef, work: Callable[[], ToolResult]
+    inbound: Inbound, call: Asked, work: Callable[[], ToolResult]
 ) -> tuple[ToolResult, Callable[[], None]]:
     """The result of `work`, or the refusal that it raised; and what writes the call's one log line,
     to be called once, when the reply was sent or could not be."""
@@ -48,13 +64,13 @@ def guarded(
             result = work()
         except Failure as known:
             record_denied(inbound.service, inbound.request, inbound.context, known.fault)
-            result = refusal(known.fault, request_id, inbound.version, call)
+            result = refusal(known.fault, request_id, inbound.version, call.ref())
         except Exception as unexpected:
             log_unexpected(request_id, unexpected)
             doubt = Fault(
                 Code.IN_DOUBT, "a fault of Stockade during the call; its effect is not known"
             )
-            result = refusal(doubt, request_id, inbound.version, call)
+            result = refusal(doubt, request_id, inbound.version, call.ref())
     if result.error is not None:
         inbound.watcher.refused(result.status, result.error.code)
     took_ms = round((time.perf_counter() - started) * 1000, 1)

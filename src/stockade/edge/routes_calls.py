@@ -6,7 +6,7 @@ import threading
 
 from stockade.edge.bodies import read_body
 from stockade.edge.exchange import FRAMES_TYPE, FrameType, Response, Write, frame
-from stockade.edge.guard import answer, call_ref, guarded
+from stockade.edge.guard import answer, asked, guarded
 from stockade.edge.routing import Inbound, Lane, Route, Shape, reply
 from stockade.edge.wire import CallRequest, CancelReply, CancelRequest, RunRequest
 from stockade.terms.stage import Stage
@@ -19,7 +19,7 @@ def call(inbound: Inbound) -> Response:
     request = read_body(CallRequest, inbound.request.body)
     result, log_line = guarded(
         inbound,
-        call_ref(request.lease, request.turn, request.call_id, request.tool),
+        asked(request.lease, request.turn, request.call_id, request.tool),
         lambda: inbound.service.call(inbound.context, request),
     )
     watch = inbound.context.watch
@@ -45,7 +45,7 @@ def run(inbound: Inbound) -> Response:
 
         result, log_line = guarded(
             inbound,
-            call_ref(request.lease, request.turn, request.call_id, "run"),
+            asked(request.lease, request.turn, request.call_id, "run"),
             lambda: inbound.service.run(inbound.context, request, tee, stdin),
         )
         watch = inbound.context.watch

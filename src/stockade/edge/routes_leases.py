@@ -11,8 +11,7 @@ from typing import Final
 
 from stockade.edge.bodies import read_body
 from stockade.edge.exchange import BYTES_TYPE, Peer, Response, Role, Write
-from stockade.edge.guard import answer, guarded
-from stockade.edge.refusal import NO_CALL
+from stockade.edge.guard import Asked, answer, guarded
 from stockade.edge.routing import Inbound, Lane, Route, Shape, reply
 from stockade.edge.wire import (
     Empty,
@@ -56,7 +55,7 @@ def create(inbound: Inbound) -> Response:
         made.append(inbound.service.create_lease(inbound.context, request))
         return made[0].result
 
-    result, log_line = guarded(inbound, NO_CALL, work)
+    result, log_line = guarded(inbound, Asked(), work)
     return answer(LeaseReply(result=result, lease=made[0].lease if made else None), log_line)
 
 
@@ -124,7 +123,7 @@ def write_file(inbound: Inbound) -> Response:
 
 def _operate(inbound: Inbound, work: Callable[[str], ToolResult]) -> Response:
     lease = inbound.params["lease"]
-    result, log_line = guarded(inbound, NO_CALL, lambda: work(lease))
+    result, log_line = guarded(inbound, Asked(), lambda: work(lease))
     return answer(result, log_line)
 
 

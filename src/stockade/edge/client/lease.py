@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -222,7 +223,7 @@ class Lease:
         limit = given.get("timeout_ms")
         limit_ms = limit if isinstance(limit, int) and limit > 0 else _MAX_LIMIT_MS
         message = self._link.message("POST", "calls", request, limit_ms / 1000 + GRACE_S)
-        ref = self._ref(turn, call_id, tool)
+        ref = partial(self._ref, turn, call_id, tool)
         return self._link.result(message, ref, again=tool in READS or call_id is not None)
 
     def run(
@@ -256,7 +257,8 @@ class Lease:
             for kind, sink in ((FrameType.STDOUT, stdout), (FrameType.STDERR, stderr))
             if sink is not None
         }
-        return self._link.frames(message, self._ref(turn, call_id, "run"), outputs, stdin)
+        ref = partial(self._ref, turn, call_id, "run")
+        return self._link.frames(message, ref, outputs, stdin)
 
     def cancel(self, call_id: str, turn: int | None = None) -> int:
         """End the running call with this id; gives how many there were. Raises StockadeError."""

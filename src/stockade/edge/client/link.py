@@ -9,7 +9,7 @@ of the first.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from pydantic import ValidationError
@@ -30,6 +30,10 @@ M = TypeVar("M", bound=Model)
 
 # Beyond a call's own limit: waiting for a thread, ending its tree, shaping and sending the result.
 GRACE_S: Final = 60.0
+
+
+def _no_call() -> CallRef:
+    return NO_CALL
 
 
 class Link:
@@ -88,20 +92,23 @@ class Link:
         except (NotSent, ReplyLost) as error:
             raise StockadeError(error_of(_fault(error))) from error
 
-    def result(self, message: Message, call: CallRef = NO_CALL, *, again: bool = False) -> Result:
-        """The result of a call. Never raises for what happens to the call."""
+    def result(
+        self, message: Message, call: Callable[[], CallRef] = _no_call, *, again: bool = False
+    ) -> Result:
+        """The result of a call. Never raises for what happens to the call. `call` says which one it
+        was, where the result has to be made here."""
         try:
             reply = self._twice(message) if again else self.transport.send(message)
             return _parse(Result, _accept(reply).body)
         except (NotSent, ReplyLost) as error:
-            return self.refused(StockadeError(error_of(_fault(error))), call)
+            return self.refused(StockadeError(error_of(_fault(error))), call())
         except StockadeError as error:
-            return self.refused(error, call)
+            return self.refused(error, call())
 
     def frames(
         self,
         message: Message,
-        call: CallRef,
+        call: Callable[[], CallRef],
         outputs: Mapping[FrameType, Sink],
         stdin: int | None,
     ) -> Result:
@@ -122,9 +129,9 @@ class Link:
                 raise ReplyLost("the stream ended without a result")
             return _parse(Result, last[-1])
         except (NotSent, ReplyLost) as error:
-            return self.refused(StockadeError(error_of(_fault(error))), call)
+            return self.refused(StockadeError(error_of(_fault(error))), call())
         except StockadeError as error:
-            return self.refused(error, call)
+            return self.refused(error, call())
 
     def _twice(self, message: Message) -> Reply:
         try:
