@@ -374,6 +374,7 @@ def test_b54_logs_hold_no_secret(daemon: Daemon, fresh_lease: LeaseFactory) -> N
     assert lease.token is not None
     lease.bash("echo argument-that-is-private; exit 3")
     lease.file_view("name-that-is-private")
+    lease.show()  # answered when the line of the call before it is written
     log = daemon.log.read_text()
     assert lease.id in log
     for private in (lease.token, daemon.secret, "that-is-private"):

@@ -420,6 +420,7 @@ def test_the_log_never_holds_arguments_output_or_tokens(server: Daemon, acme: Le
     server.ask("POST", "/v1/calls", request(acme, arguments={"s3cret-name": 1}))
     server.ask("POST", "/v1/calls", request(acme, tool="s3cret tool"))
     assert server.log is not None
+    assert server.log.wait("tool=? status=")  # the last line comes after its reply
     text = "\n".join(server.log.lines)
     assert "s3cret" not in text
     assert "stk1." not in text
