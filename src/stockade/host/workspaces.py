@@ -41,6 +41,8 @@ class _Entry:
     lock: threading.Lock = field(default_factory=threading.Lock)
     workspace: LocalWorkspace | None = None
     mounted: leasemounts.Mounted | None = None
+    # Its disk was made by this process and never mounted.
+    fresh: bool = False
 
 
 class LocalWorkspaces:
@@ -93,7 +95,8 @@ class LocalWorkspaces:
         fill: Callable[[LeaseDirectory, SpaceCheck], SourceReport],
     ) -> SourceReport:
         directory = self._directory(spec.lease_id)
-        with self._entry(spec.lease_id).lock:
+        entry = self._entry(spec.lease_id)
+        with entry.lock:
             space = SpaceCheck(str(self._leases), self._reserve_bytes)
             try:
                 directory.path.mkdir(mode=0o700)
@@ -105,6 +108,7 @@ class LocalWorkspaces:
                 report = fill(directory, space)
                 directory.make_disk(self._disks, directory.image, spec.limits)
                 directory.finish()
+                entry.fresh = True
             except BaseException:
                 self._trash.take(str(directory.path))
                 self._trash.later()
@@ -120,7 +124,8 @@ class LocalWorkspaces:
             if entry.mounted is not None:
                 self._directory(spec.lease_id).claim()
                 return self._open(spec, entry, entry.mounted)
-            return self._mount(spec, entry, fresh=False)
+            fresh, entry.fresh = entry.fresh, False
+            return self._mount(spec, entry, fresh=fresh)
 
     def reset(self, spec: WorkspaceSpec) -> LocalWorkspace:
         """Raises Failure: workspace_unavailable, storage_unavailable. May be repeated."""

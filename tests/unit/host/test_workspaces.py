@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 
 import stockade
-from stockade.host import syscalls
+from stockade.host import loopdev, syscalls
 from stockade.host.file_locks import FileLocks
 from stockade.host.files import LeaseFiles
 from stockade.host.leasedir import current_boot
@@ -540,6 +540,26 @@ def test_a_disk_that_a_sandbox_of_a_killed_daemon_holds_is_mounted_again(
         (place(workspace) / "later").touch()
     finally:
         os.kill(pid, signal.SIGKILL)
+
+
+def test_only_a_disk_that_is_not_new_is_looked_for_on_all_devices(
+    house: House, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    attached = loopdev.attached
+
+    def counted(image: str) -> tuple[int, int] | None:
+        looked.append(image)
+        return attached(image)
+
+    monkeypatch.setattr(loopdev, "attached", counted)
+    house.workspaces.create(spec(source))
+    house.workspaces.attach(spec(source))
+    assert looked == []
+    house.stop()
+    house.start()
+    house.workspaces.attach(spec(source))
+    assert len(looked) == 1
 
 
 def test_a_lease_outlives_a_daemon_that_stops_in_good_order(house: House, source: Path) -> None:
