@@ -39,6 +39,9 @@ BUSY_SPARES: Final = 6
 BUSY_S: Final = 0.05
 BATCH: Final = 2
 DELAY_S: Final = 0.002
+# After a sandbox is made there is a call at once, the one that it was made for: it has the two
+# processors, and says which sort is wanted.
+FIRST_DELAY_S: Final = 0.01
 MAKE_TIMEOUT_S: Final = 10.0
 HOLD_TIMEOUT_S: Final = 5.0
 LOOKS: Final = 4
@@ -110,12 +113,12 @@ class Spares:
     def prepare(self) -> None:
         """Make the first one now and the others in the background. Raises Failure."""
         self._add()
-        self.refill()
+        self.refill(FIRST_DELAY_S)
 
-    def refill(self) -> None:
+    def refill(self, delay_s: float = 0.0) -> None:
         """Have the background make what is wanted."""
         with self._changed:
-            self._order(0.0)
+            self._order(delay_s)
 
     def take(self, template: Template | None = None) -> Placed:
         """A held shell for `template` or a plain spare. Raises Failure(sandbox_unavailable); then
