@@ -234,7 +234,7 @@ def _compose(
     undo.callback(background.shutdown)
     # Of this start: sandboxes of an earlier one still use that one's.
     setup = engine_setup(state_dir, owned, policy, persistent=persistent, system=random_hex(4))
-    engine = OciEngine(setup, holder, background, random_hex)
+    engine = OciEngine(setup, holder, background, random_hex, keeper if persistent else None)
     undo.callback(engine.close)
     # Before any workspace is mounted: a sandbox of a dead process may still hold its disk.
     recovered = engine.recover(going_on(ledger.leases(), clock.moment()))

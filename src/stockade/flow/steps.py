@@ -133,9 +133,12 @@ class LeaseSteps:
         begin: Callable[[LeaseRecord], LeaseRecord],
         origin: LeaseRecord | None,
     ) -> tuple[LeaseRecord, SourceReport]:
+        # Twice: what the engine begins may have passed again when a large source is there.
+        self.engine.expect()
         self.ledger.add_lease(record)
         try:
             report = self._fill(record, origin)
+            self.engine.expect()
             self.attach(record)
             record = begin(replace(record, state=LeaseState.READY))
             self.ledger.put_lease(record)

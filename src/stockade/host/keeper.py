@@ -58,6 +58,14 @@ class Keeper:
         if not cgroup.populated(self._group):
             raise failure(Code.ENGINE_UNAVAILABLE, "the keeper of mounts ended at once")
 
+    def rejoin(self) -> None:
+        """Write the process to the group that it is in. Nothing moves, but the kernel lets the
+        grace period pass that it wants before a move: the next one of any process, within 12 ms or
+        so, need not wait (0.15 instead of 12 ms, measured). Raises OSError."""
+        procs = self._group / "cgroup.procs"
+        for pid in procs.read_text().split():
+            cgroup.write(procs, pid)
+
     def end(self) -> None:
         """Kill it; what is mounted goes with its namespace. Idempotent."""
         cgroup.kill(self._group, _END_S)

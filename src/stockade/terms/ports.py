@@ -183,6 +183,11 @@ class Engine(Protocol):
     def check(self, plan: SandboxPlan) -> None:
         """Raises Failure(unenforceable) when a part of the plan can't be enforced here."""
 
+    def expect(self) -> None:
+        """A lease is being made: a sandbox will be asked for in a moment. What any of them needs
+        may be begun. Returns at once, raises nothing and may be called at any time: nothing depends
+        on it, and nothing of it belongs to a lease."""
+
     def create(self, tree: LeaseTree, plan: SandboxPlan, digest: str) -> Sandbox: ...
     def evidence(self, sandbox: str, call: str) -> Evidence:
         """What is known of a command that an earlier process gave to a sandbox, by the names that

@@ -58,6 +58,7 @@ class FakeEngine:
         # What an earlier process left, by the names of sandbox and call.
         self.left: dict[tuple[str, str], Evidence] = {}
         self.forgotten: list[tuple[str, str]] = []
+        self.expected = 0
         os.makedirs(directory, exist_ok=True)
 
     def describe(self) -> EngineRef:
@@ -68,6 +69,9 @@ class FakeEngine:
             raise failure(Code.UNENFORCEABLE, "the fake has no stronger tier", rule="tier_min")
         if plan.connect:
             raise failure(Code.UNENFORCEABLE, "the fake has no network", rule="connect")
+
+    def expect(self) -> None:
+        self.expected += 1
 
     def create(self, tree: LeaseTree, plan: SandboxPlan, digest: str) -> FakeSandbox:
         self.point("engine.create")

@@ -13,6 +13,7 @@ from stockade.flow.leases import Leases
 from stockade.flow.user_ids import UID_FLOOR, UID_RANGE, UID_SLOTS
 from stockade.terms.fault import Code, Failure
 from stockade.terms.lease import LeaseRecord, LeaseState
+from stockade.terms.ports import SourceReport, WorkspaceSpec
 from stockade.testing.faults import Faults, raising
 from stockade.testing.house import TENANT, House, code_of, open_house
 
@@ -33,6 +34,23 @@ def test_create_gives_a_ready_lease_with_a_token_bound_to_it(house: House, sourc
     assert permit.not_after_s == record.not_after_s
     assert house.leases.admit(record.id, permit) == record
     assert (house.workspace(record) / "a.txt").read_text() == "one\n"
+
+
+def test_the_engine_is_told_before_the_source_is_copied_and_after(
+    house: House, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    create = house.workspaces.create
+
+    def copied(spec: WorkspaceSpec) -> SourceReport:
+        told.append(house.engine.expected)
+        return create(spec)
+
+    monkeypatch.setattr(house.workspaces, "create", copied)
+    house.leases.create(house.request(source=str(source)))
+    assert (told, house.engine.expected) == ([1], 2)
+    house.leases.create(house.request(source=str(source)))
+    assert house.engine.expected == 2  # the lease is there already
 
 
 def test_create_is_idempotent_by_tenant_trajectory_and_name(house: House, source: Path) -> None:

@@ -29,6 +29,7 @@ from stockade.engines.oci.adopted import (
     end_sandboxes,
     find,
 )
+from stockade.engines.oci.ahead import Ahead
 from stockade.engines.oci.journal import CallJournal
 from stockade.engines.oci.launching import START_TIMEOUT_S, Launcher
 from stockade.engines.oci.launching import Setup as Setup
@@ -40,6 +41,7 @@ from stockade.host import cgroup, prefixes, processes
 from stockade.host.anchors import Anchors
 from stockade.host.call_group import CallGroup
 from stockade.host.guest_link import GuestLink
+from stockade.host.keeper import Keeper
 from stockade.host.lease_groups import LeaseGroups, SandboxGroups
 from stockade.host.leasedir import current_boot
 from stockade.host.mounts import MountHolder
@@ -63,6 +65,7 @@ class OciEngine:
         holder: MountHolder,
         background: Executor,
         random_hex: Callable[[int], str],
+        keeper: Keeper | None = None,
     ) -> None:
         self._setup = setup
         self._holder = holder
@@ -72,7 +75,8 @@ class OciEngine:
         self._runtime_dir = setup.state_dir / "runtime"
         for directory in (self._sandboxes_dir, self._runtime_dir):
             directory.mkdir(mode=0o700, exist_ok=True)
-        self._launcher = Launcher(setup, holder, self._runtime_dir)
+        self._ahead = Ahead(background, keeper)
+        self._launcher = Launcher(setup, holder, self._runtime_dir, self._ahead.network)
         self._live: set[str] = set()
         self._journal = CallJournal(setup.state_dir / "calls", current_boot())
         self._left: LeftCalls | None = None
@@ -105,7 +109,11 @@ class OciEngine:
             if wrong:
                 raise failure(Code.UNENFORCEABLE, message, rule=rule)
 
+    def expect(self) -> None:
+        self._ahead.expect()
+
     def create(self, tree: LeaseTree, plan: SandboxPlan, digest: str) -> OciSandbox:
+        self._ahead.expect()
         name = f"sb_{self._random_hex(4)}"
         lease = LeaseGroups(self._setup.hierarchies, self._setup.instance, tree.lease_id)
         lease.create(tree.limits)
@@ -146,8 +154,7 @@ class OciEngine:
             prefixes.ensure(tree.root_fd, path, tree.uid_base, denied=True) for path in plan.deny
         }
         plan = plan.model_copy(update={"deny": tuple(sorted(held))})
-        self._launcher.start(name, directory, tree, plan, entered, self._live)
-        link = GuestLink.connect(str(directory / "guest.sock"), START_TIMEOUT_S)
+        link = self._launcher.start(name, directory, tree, plan, entered, self._live)
         undo.callback(link.close)
         pidfd = os.pidfd_open(link.pid)
         undo.callback(os.close, pidfd)
@@ -300,6 +307,8 @@ class OciEngine:
 
     def close(self) -> None:
         self._journal.close()
+        self._launcher.close()
+        self._ahead.close()
         LeaseGroups(self._setup.hierarchies, self._setup.instance, "none").remove_instance()
 
     def _close(self, name: str, groups: SandboxGroups, pidfd: int, helpers: Set[int]) -> None:

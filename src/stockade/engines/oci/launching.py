@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from stockade.engines.oci import spec, staging
+from stockade.engines.oci.filters import Filters, section_of, with_program
 from stockade.engines.oci.image import SystemImage
 from stockade.engines.oci.places import (
     cover,
@@ -25,10 +26,12 @@ from stockade.engines.oci.places import (
     remove_dead_layers,
 )
 from stockade.engines.oci.toolbox import INSIDE
-from stockade.host import netns, processes
+from stockade.host import processes
 from stockade.host.cgroup import Hierarchies
+from stockade.host.guest_link import GuestLink
 from stockade.host.mounts import MountHolder
-from stockade.terms.fault import Code, failure
+from stockade.host.sealed import sealed_copy
+from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.plan import SandboxPlan
 from stockade.terms.ports import LeaseTree
 
@@ -60,16 +63,30 @@ class Setup:
 
 
 class Launcher:
-    """`runtime_dir` is where the runtime keeps its own state."""
+    """`runtime_dir` is where the runtime keeps its own state; `network` gives a descriptor of a new
+    network namespace. Raises Failure(engine_unavailable)."""
 
-    def __init__(self, setup: Setup, holder: MountHolder, runtime_dir: Path) -> None:
+    def __init__(
+        self, setup: Setup, holder: MountHolder, runtime_dir: Path, network: Callable[[], int]
+    ) -> None:
         self._setup = setup
         self._holder = holder
         self._runtime_dir = runtime_dir
+        self._network = network
+        self._filters = Filters()
         self._stage = next(
             path for path in _STAGES if os.path.isdir(path) and not holds(path, setup.state_dir)
         )
         self._cover = cover(setup.hierarchies)
+        try:
+            self._runtime_fd = sealed_copy(setup.runtime)
+        except OSError as error:
+            raise failure(
+                Code.ENGINE_UNAVAILABLE, f"{setup.runtime} can't be read: {error.strerror}"
+            ) from error
+
+    def close(self) -> None:
+        os.close(self._runtime_fd)
 
     def start(
         self,
@@ -79,8 +96,8 @@ class Launcher:
         plan: SandboxPlan,
         entered: Sequence[Path],
         live: Set[str],
-    ) -> None:
-        """Returns when the runtime has detached. `entered` are the groups to be in, `live` the
+    ) -> GuestLink:
+        """Returns when the guest has greeted. `entered` are the groups to be in, `live` the
         sandboxes whose layers stay. Raises Failure(sandbox_unavailable), OSError."""
         image = self._setup.images.get(plan.image)
         layers = f"{tree.disk_path}/sys/{name}"
@@ -89,7 +106,7 @@ class Launcher:
             owner = spec.map_id(tree.uid_base, plan.uid, 0)
             remove_dead_layers(self._holder, f"{tree.disk_path}/sys", live)
             self._holder.run(lambda: make_layers(layers, names, owner))
-        network = netns.create()
+        network = self._network()
         opened = [network]
         try:
             nothing = keep(opened, empty_file())
@@ -106,7 +123,12 @@ class Launcher:
                 persistent=self._setup.persistent,
                 seccomp=self._setup.seccomp[plan.seccomp],
             )
-            (directory / "config.json").write_text(json.dumps(self._setup.amend(config)))
+            config = self._setup.amend(config)
+            section = section_of(config)
+            program = self._filters.known(section)
+            if program is not None:
+                config = with_program(config, program)
+            (directory / "config.json").write_text(json.dumps(config))
             place = staging.Place(
                 uid_base=tree.uid_base,
                 tree_path=tree.path,
@@ -130,10 +152,18 @@ class Launcher:
                 str(directory),
                 name,
             ]
-            script = staging.script(
-                plan, place, image, [str(nothing), str(log), str(listener), *runtime]
-            )
-            self._run(script, opened, log)
+            fds = (nothing, log, listener, self._runtime_fd)
+            script = staging.script(plan, place, image, [*map(str, fds), *runtime])
+            try:
+                self._run(script, [*opened, self._runtime_fd], log)
+                link = GuestLink.connect(str(directory / "guest.sock"), START_TIMEOUT_S)
+            except Failure:
+                if program is not None:
+                    self._filters.distrust()
+                raise
+            if section is not None and program is None:
+                self._filters.keep(section, self._runtime_dir / name / "seccomp.bpf")
+            return link
         finally:
             for fd in opened:
                 os.close(fd)
