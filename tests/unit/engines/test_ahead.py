@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from threading import Event
+from pathlib import Path
+from threading import Event, Semaphore
 
 import pytest
 
 from stockade.engines.oci.ahead import Ahead
-from stockade.host import netns
+from stockade.host import cgroup, netns
+from stockade.host.data import native_program
+from stockade.host.keeper import Keeper
+from stockade.host.mounts import MountHolder
 from stockade.terms.fault import Code, failure
 
 WAIT_S = 60.0
@@ -98,3 +103,47 @@ def test_what_nobody_asked_for_is_closed(background: Executor) -> None:
     ahead.expect()
     settled(background)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+class Counted(Keeper):
+    """Says when it was written to its group."""
+
+    def __init__(self) -> None:
+        unified = cgroup.detect(Path("/proc/self/mountinfo").read_text()).unified
+        super().__init__(native_program("keep"), unified, secrets.token_hex(4))
+        self.joined = Semaphore(0)
+
+    def rejoin(self) -> None:
+        super().rejoin()
+        self.joined.release()
+
+
+def test_moves_are_kept_quick_for_a_while_and_no_longer(
+    background: Executor, tmp_path: Path
+) -> None:
+    keeper = Counted()
+    holder = MountHolder(tmp_path / "mounts", keeper)
+    ahead = Ahead(background, keeper)
+    try:
+        for _ in range(2):
+            ahead.expect()
+            for _ in range(3):
+                assert keeper.joined.acquire(timeout=WAIT_S)
+            settled(background)  # it ends by itself: the worker is free again
+    finally:
+        ahead.close()
+        holder.close()
+
+
+def test_without_its_keeper_nothing_is_tried_again_and_again(
+    background: Executor, tmp_path: Path
+) -> None:
+    keeper = Counted()
+    holder = MountHolder(tmp_path / "mounts", keeper)
+    ahead = Ahead(background, keeper)
+    holder.close()  # the group is gone
+    ahead.expect()
+    settled(background)
+    assert not keeper.joined.acquire(blocking=False)
+    os.close(ahead.network())
+    ahead.close()

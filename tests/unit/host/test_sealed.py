@@ -51,3 +51,15 @@ def test_the_runtime_does_not_copy_itself_again() -> None:
         assert linked("/usr/bin/crun") == 2
     finally:
         os.close(fd)
+
+
+def test_where_memory_must_not_be_executed_it_is_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(name: str, flags: int) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    fd = sealed_copy(PROGRAM)
+    try:
+        assert os.path.samestat(os.fstat(fd), os.stat(PROGRAM))
+    finally:
+        os.close(fd)

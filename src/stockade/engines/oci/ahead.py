@@ -2,8 +2,10 @@
 
 Two things make the start of a sandbox wait and depend on nothing that it is: its network namespace
 (2.4 ms), and the grace period that the kernel lets pass before it moves a process between control
-groups, unless one was moved in the last 12 ms or so (12 ms, of a start of 30). A lease that is being
-made will want a sandbox in a moment; so both begin then, beside the copy of its source.
+groups, unless one was moved in the last 12 ms or so (12 ms, and again 15 ms later, when the guest
+and its first spare are moved). A lease that is being made will want a sandbox in a moment. So both
+begin then, beside the copy of its source: for a while moves are kept quick. Of the namespaces one
+is always ready from then on.
 
 Nothing here belongs to a lease or is found again after a crash: a namespace that nothing has
 entered ends with the daemon. What fails here is logged, and done again by the start itself, whose
@@ -15,6 +17,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from typing import Final
@@ -22,6 +25,11 @@ from typing import Final
 from stockade.host import netns
 from stockade.host.keeper import Keeper
 from stockade.terms.fault import Failure
+
+# From the lease to its first call, and from that to the first spare, with some room.
+KEPT_S: Final = 0.05
+# A grace period takes longer than this.
+STEP_S: Final = 0.005
 
 _log: Final = logging.getLogger(__name__)
 
@@ -35,17 +43,20 @@ class Ahead:
         self._keeper = keeper
         self._lock = threading.Lock()
         self._network: Future[int] | None = None
-        self._waiting = False
-        self._closed = False
+        self._until = 0.0
+        self._keeping = False
+        self._closed = threading.Event()
 
     def expect(self) -> None:
-        """A sandbox will be asked for in a moment. Returns at once; may be repeated."""
+        """A sandbox will be asked for, or its processes moved, in a moment. Returns at once; may be
+        repeated."""
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 return
-            if self._keeper is not None and not self._waiting:
-                self._waiting = True
-                self._background.submit(self._wait_for_groups, self._keeper)
+            self._until = time.monotonic() + KEPT_S
+            if self._keeper is not None and not self._keeping:
+                self._keeping = True
+                self._background.submit(self._keep_moves_quick, self._keeper)
             if self._network is None:
                 self._network = self._background.submit(netns.create)
 
@@ -64,17 +75,23 @@ class Ahead:
 
     def close(self) -> None:
         with self._lock:
-            self._closed = True
+            self._closed.set()
             made, self._network = self._network, None
         if made is not None and not made.cancel():
             with suppress(Failure):  # then there is none to close
                 os.close(made.result())
 
-    def _wait_for_groups(self, keeper: Keeper) -> None:
+    def _keep_moves_quick(self, keeper: Keeper) -> None:
         try:
-            keeper.rejoin()
+            while self._wanted():
+                keeper.rejoin()
+                self._closed.wait(STEP_S)
         except OSError as error:
-            _log.info("moves between control groups are not made ready: %s", error)
-        finally:
+            _log.info("moves between control groups are not kept quick: %s", error)
             with self._lock:
-                self._waiting = False
+                self._keeping = False
+
+    def _wanted(self) -> bool:
+        with self._lock:
+            self._keeping = not self._closed.is_set() and time.monotonic() < self._until
+            return self._keeping

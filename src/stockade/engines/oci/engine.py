@@ -76,7 +76,7 @@ class OciEngine:
         for directory in (self._sandboxes_dir, self._runtime_dir):
             directory.mkdir(mode=0o700, exist_ok=True)
         self._ahead = Ahead(background, keeper)
-        self._launcher = Launcher(setup, holder, self._runtime_dir, self._ahead.network)
+        self._launcher = Launcher(setup, holder, self._runtime_dir, self._ahead)
         self._live: set[str] = set()
         self._journal = CallJournal(setup.state_dir / "calls", current_boot())
         self._left: LeftCalls | None = None

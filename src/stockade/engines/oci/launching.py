@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from stockade.engines.oci import spec, staging
+from stockade.engines.oci.ahead import Ahead
 from stockade.engines.oci.filters import Filters, section_of, with_program
 from stockade.engines.oci.image import SystemImage
 from stockade.engines.oci.places import (
@@ -63,16 +64,14 @@ class Setup:
 
 
 class Launcher:
-    """`runtime_dir` is where the runtime keeps its own state; `network` gives a descriptor of a new
-    network namespace. Raises Failure(engine_unavailable)."""
+    """`runtime_dir` is where the runtime keeps its own state. Raises
+    Failure(engine_unavailable)."""
 
-    def __init__(
-        self, setup: Setup, holder: MountHolder, runtime_dir: Path, network: Callable[[], int]
-    ) -> None:
+    def __init__(self, setup: Setup, holder: MountHolder, runtime_dir: Path, ahead: Ahead) -> None:
         self._setup = setup
         self._holder = holder
         self._runtime_dir = runtime_dir
-        self._network = network
+        self._ahead = ahead
         self._filters = Filters()
         self._stage = next(
             path for path in _STAGES if os.path.isdir(path) and not holds(path, setup.state_dir)
@@ -106,7 +105,7 @@ class Launcher:
             owner = spec.map_id(tree.uid_base, plan.uid, 0)
             remove_dead_layers(self._holder, f"{tree.disk_path}/sys", live)
             self._holder.run(lambda: make_layers(layers, names, owner))
-        network = self._network()
+        network = self._ahead.network()
         opened = [network]
         try:
             nothing = keep(opened, empty_file())
@@ -175,6 +174,8 @@ class Launcher:
             process = self._holder.spawn(
                 [self._setup.launcher, str(memory)], pass_fds=(memory, *fds), stderr=log
             )
+            # The guest and a spare are moved next; and the time until then is nobody else's.
+            self._ahead.expect()
             status = processes.wait_exit(process, START_TIMEOUT_S)
             if status is None:
                 process.kill()
