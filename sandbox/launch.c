@@ -187,14 +187,12 @@ static void mount_sysfs(int *target, int netns, const char *letters)
 
 static _Noreturn void become(char **args, int count)
 {
-	/* args: descriptors of an empty file, log, listening socket and program; argument ... */
+	/* args: descriptor of an empty file, log, listening socket, program, argument ... */
 	int null = (int)number(args[0]), log = (int)number(args[1]), listener = (int)number(args[2]);
-	int program = (int)number(args[3]);
-	/* Lift the four out of the way first: their numbers may be 0 to 3. */
+	/* Lift the three out of the way first: their numbers may be 0 to 3. */
 	null = (int)check(fcntl(null, F_DUPFD_CLOEXEC, 64));
 	log = (int)check(fcntl(log, F_DUPFD_CLOEXEC, 64));
 	listener = (int)check(fcntl(listener, F_DUPFD_CLOEXEC, 64));
-	program = (int)check(fcntl(program, F_DUPFD_CLOEXEC, 64));
 	check(dup2(null, 0)), check(dup2(null, 1)), check(dup2(log, 2)), check(dup2(listener, 3));
 	/* CVE-2024-21626: nothing but 0 to 3 reaches the runtime. */
 	check(close_range(4, ~0U, CLOSE_RANGE_CLOEXEC));
@@ -203,8 +201,8 @@ static _Noreturn void become(char **args, int count)
 		argv[i - 4] = args[i];
 	/* PATH only: nothing of the daemon's environment goes towards a sandbox. */
 	char *environment[] = { "PATH=/usr/sbin:/usr/bin:/sbin:/bin", NULL };
-	argument = argv[0];
-	syscall(SYS_execveat, program, "", argv, environment, AT_EMPTY_PATH);
+	argument = args[3];
+	execve(args[3], argv, environment);
 	die();
 	_exit(99);
 }

@@ -13,31 +13,29 @@ import fcntl
 import os
 from typing import Final
 
+_ELF: Final = b"\x7fELF"
 # Exactly these: the runtime compares them all.
 _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _MFD_EXEC: Final = 0x10  # Linux 6.3; where vm.memfd_noexec is 1 it has to be said
 
 
-def sealed_copy(path: str) -> int:
-    """A descriptor of the copy, to be executed with execveat(2). Where the host forbids programs in
-    memory (vm.memfd_noexec is 2) it is one of the file itself. Raises OSError."""
-    source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def sealed_copy(path: str, lowest: int) -> int | None:
+    """A descriptor of the copy, not below `lowest`. None for a program that has to be run by its
+    path: a script, or any where the host forbids them in memory (vm.memfd_noexec is 2).
+    Raises OSError."""
+    with open(path, "rb") as source:
+        program = source.read()
+    if not program.startswith(_ELF):
+        return None
     try:
-        copy = _memory(os.path.basename(path))
+        memory = _memory(os.path.basename(path))
     except PermissionError:
-        return source
-    try:
-        size = os.fstat(source).st_size
-        done = 0
-        while done < size and (sent := os.sendfile(copy, source, done, size - done)):
-            done += sent
+        return None
+    with open(memory, "wb", buffering=0) as copy:
+        while program:
+            program = program[copy.write(program) :]
         fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
-    except BaseException:
-        os.close(copy)
-        raise
-    finally:
-        os.close(source)
-    return copy
+        return fcntl.fcntl(copy, fcntl.F_DUPFD_CLOEXEC, lowest)
 
 
 def _memory(name: str) -> int:

@@ -55,7 +55,7 @@ def records(script: bytes) -> list[list[str]]:
 
 
 def staged(made: SandboxPlan) -> list[list[str]]:
-    return records(staging.script(made, PLACE, IMAGE, ["3", "4", "5", "6", "/usr/bin/crun"]))
+    return records(staging.script(made, PLACE, IMAGE, ["3", "4", "5", "/usr/bin/crun", "crun"]))
 
 
 @pytest.mark.parametrize("owner", [0, 1000])

@@ -3,7 +3,7 @@
 crun compiles `linux.seccomp` anew for each container: 5 ms for 300 rules, while everything else
 waits. The program is then in its state directory; given back as `run.oci.seccomp_bpf_data` (base64)
 it is loaded as it is. An entry can't be stale: its key is the whole section that it was compiled
-from, and the runtime is the same sealed copy for as long as the engine lives.
+from.
 
 With a runtime that ignored the annotation there would be no filter. So its section does not go away
 then, it becomes "kill whatever makes a system call": such a sandbox does not start, the call is

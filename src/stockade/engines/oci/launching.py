@@ -37,6 +37,8 @@ from stockade.terms.plan import SandboxPlan
 from stockade.terms.ports import LeaseTree
 
 START_TIMEOUT_S: Final = 20.0
+# The launcher puts what the runtime is to have at 0 to 3.
+_LOWEST: Final = 64
 # Directories that every Debian and Ubuntu has; one is covered in the launcher's own namespace.
 _STAGES: Final = ("/mnt", "/media", "/srv", "/opt")
 
@@ -78,14 +80,15 @@ class Launcher:
         )
         self._cover = cover(setup.hierarchies)
         try:
-            self._runtime_fd = sealed_copy(setup.runtime)
+            self._sealed = sealed_copy(setup.runtime, _LOWEST)
         except OSError as error:
             raise failure(
                 Code.ENGINE_UNAVAILABLE, f"{setup.runtime} can't be read: {error.strerror}"
             ) from error
 
     def close(self) -> None:
-        os.close(self._runtime_fd)
+        if self._sealed is not None:
+            os.close(self._sealed)
 
     def start(
         self,
@@ -151,10 +154,14 @@ class Launcher:
                 str(directory),
                 name,
             ]
-            fds = (nothing, log, listener, self._runtime_fd)
-            script = staging.script(plan, place, image, [*map(str, fds), *runtime])
+            own = str(nothing), str(log), str(listener)
+            inherited, executed = list(opened), self._setup.runtime
+            if self._sealed is not None:
+                inherited.append(self._sealed)
+                executed = f"/proc/self/fd/{self._sealed}"
+            script = staging.script(plan, place, image, [*own, executed, *runtime])
             try:
-                self._run(script, [*opened, self._runtime_fd], log)
+                self._run(script, inherited, log)
                 link = GuestLink.connect(str(directory / "guest.sock"), START_TIMEOUT_S)
             except Failure:
                 if program is not None:

@@ -108,7 +108,7 @@ def script(
     plan: SandboxPlan, place: Place, image: SystemImage | None, become: Sequence[str]
 ) -> bytes:
     """The whole staging of one sandbox. `become` are the launcher's last arguments: descriptor
-    numbers of an empty file, log, listening socket and the runtime's program, then its argument
+    numbers of an empty file, log and listening socket, the runtime's program, and its argument
     vector."""
     out = Script()
     for group in place.groups:
