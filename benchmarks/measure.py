@@ -71,7 +71,8 @@ def interleave(
         for contender in contenders:
             for number in range(first, min(first + block, rounds)):
                 if number % contender.every == 0:
-                    time.sleep(gap_s)
+                    if gap_s:
+                        time.sleep(gap_s)
                     _once(contender, found[contender.name])
     return found
 

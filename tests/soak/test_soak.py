@@ -27,7 +27,7 @@ def test_nothing_is_accepted_that_the_reference_refuses(part: int) -> None:
 
 
 def _by_last(memory: Any, key: Any) -> Any:
-    """A memory of blocks that forgets which block came before."""
+    """A memory of grants that looks at the last part of their text only."""
     return next((value for known, value in memory._young.items() if known[-1] == key[-1]), None)
 
 
@@ -38,7 +38,7 @@ def _always(_answer: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("module", "name", "fault"),
     [
-        (tokens, "wider_component", _always(None)),
+        (tokens, "wider_link", _always(None)),
         (tokens, "_check_signature", lambda text, key: tuple("0" * 32 for _ in text.blocks)),
         (tokens, "_in_time", lambda chain, *_: chain.permit),
         (tokentext, "is_plain", _always(True)),

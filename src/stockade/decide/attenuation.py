@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeVar
 
 from stockade.decide.blocks import normal, ordered, widest
 from stockade.decide.checks import show_check, show_rule
+from stockade.decide.links import Link, link_of
 from stockade.decide.objects import antichain, covers_cidr, covers_connect, covers_host, covers_path
 from stockade.terms.base import Model
 from stockade.terms.fault import Code, failure
@@ -58,24 +59,30 @@ def wider_names(grant: Grant, ceiling: Grant) -> tuple[str, ...]:
 
 def wider_component(child: Block, parent: Block) -> Excess | None:
     """The first component in which `child` may not follow `parent` in a chain, or None."""
-    return next(_block_rows(child, parent), None)
+    return wider_link(link_of(child), link_of(parent))
+
+
+def wider_link(child: Link, parent: Link) -> Excess | None:
+    """`wider_component` of two links."""
+    return next(_link_rows(child, parent), None)
 
 
 def _grant_rows(child: Grant, parent: Grant) -> Iterator[Excess]:
-    yield from _below("scope.read", child.scope.read, parent.scope.read)
-    yield from _below("scope.write", child.scope.write, parent.scope.write)
-    yield from _below("scope.execute", child.scope.execute, parent.scope.execute)
-    for item in child.scope.connect:
-        if not any(covers_connect(outer, item) for outer in parent.scope.connect):
-            yield Excess("scope.connect", f"{_show(item)} is not within any destination granted")
-    for path in parent.deny:
-        if path not in child.deny and not any(covers_path(prefix, path) for prefix in child.deny):
-            yield Excess("deny", f"{path} is denied by the parent and must stay denied")
-    yield from _subset("tools", child.tools, parent.tools)
-    yield from _system_rows(child.system, parent.system)
-    yield from _at_most("per_call", child.per_call, parent.per_call)
-    yield from _at_most("per_lease", child.per_lease, parent.per_lease)
-    yield from _at_most("total", child.total, parent.total)
+    # A value is no wider than itself, and `links` makes what a child leaves as it is one object.
+    if child.scope is not parent.scope:
+        yield from _scope_rows(child.scope, parent.scope)
+    if child.deny is not parent.deny:
+        yield from _denied(child.deny, parent.deny)
+    if child.tools is not parent.tools:
+        yield from _subset("tools", child.tools, parent.tools)
+    if child.system is not parent.system:
+        yield from _system_rows(child.system, parent.system)
+    if child.per_call is not parent.per_call:
+        yield from _at_most("per_call", child.per_call, parent.per_call)
+    if child.per_lease is not parent.per_lease:
+        yield from _at_most("per_lease", child.per_lease, parent.per_lease)
+    if child.total is not parent.total:
+        yield from _at_most("total", child.total, parent.total)
     if child.depth > parent.depth:
         yield Excess("depth", f"{child.depth} is more than {parent.depth}")
     for check in parent.checks:
@@ -86,6 +93,21 @@ def _grant_rows(child: Grant, parent: Grant) -> Iterator[Excess]:
             yield Excess("approve", f"{show_rule(rule)} is required by the parent and left out")
 
 
+def _scope_rows(child: Scope, parent: Scope) -> Iterator[Excess]:
+    yield from _below("scope.read", child.read, parent.read)
+    yield from _below("scope.write", child.write, parent.write)
+    yield from _below("scope.execute", child.execute, parent.execute)
+    for item in child.connect:
+        if not any(covers_connect(outer, item) for outer in parent.connect):
+            yield Excess("scope.connect", f"{_show(item)} is not within any destination granted")
+
+
+def _denied(child: tuple[str, ...], parent: tuple[str, ...]) -> Iterator[Excess]:
+    for path in parent:
+        if path not in child and not any(covers_path(prefix, path) for prefix in child):
+            yield Excess("deny", f"{path} is denied by the parent and must stay denied")
+
+
 def _system_rows(child: System, parent: System) -> Iterator[Excess]:
     if child.profile.rank > parent.profile.rank:
         yield Excess("system.profile", f"{child.profile} is wider than {parent.profile}")
@@ -94,10 +116,10 @@ def _system_rows(child: System, parent: System) -> Iterator[Excess]:
         yield Excess("system.tier_min", f"{child.tier_min} is weaker than {parent.tier_min}")
 
 
-def _block_rows(child: Block, parent: Block) -> Iterator[Excess]:
-    yield from _grant_rows(child, parent)
-    if child.depth >= parent.depth:
-        yield Excess("depth", f"{child.depth} is not less than {parent.depth}")
+def _link_rows(child: Link, parent: Link) -> Iterator[Excess]:
+    yield from _grant_rows(child.grant, parent.grant)
+    if child.grant.depth >= parent.grant.depth:
+        yield Excess("depth", f"{child.grant.depth} is not less than {parent.grant.depth}")
     # Another binding is no wider: a token is for a lease only through the block that the daemon
     # appended (`authorize.check_lease`), and a binding that a holder makes is for none.
     if parent.lease is not None and child.lease is None:

@@ -91,8 +91,9 @@ def unsupported(grant: Grant) -> str | None:
         ("scope.execute", scope.execute),
         ("deny", grant.deny),
     ):
-        if any(path.startswith(_REPO) for path in paths):
-            return name
+        for path in paths:
+            if path.startswith(_REPO):
+                return name
     return "scope.connect" if scope.connect else None
 
 

@@ -67,7 +67,7 @@ def is_plain(block: Block, raw: bytes) -> bool:
         return False
     first: tuple[object, ...] = (_list(block.deny), block.depth)
     middle = (
-        _lease(block.lease),
+        lease_text(block.lease),
         *_middle(block),
         _list(scope.execute),
         _list(read),
@@ -125,7 +125,8 @@ def _list(texts: tuple[str, ...]) -> str:
     return '["' + '","'.join(texts) + '"]' if texts else "[]"
 
 
-def _lease(lease: LeaseBinding | None) -> str:
+def lease_text(lease: LeaseBinding | None) -> str:
+    """The canonical text of a binding."""
     if lease is None:
         return "null"
     nonce = "" if lease.nonce is None else f',"nonce":"{lease.nonce}"'

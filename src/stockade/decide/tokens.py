@@ -11,11 +11,12 @@ then at the signature, and only then at what the blocks say. Before the signatur
 fields of the root are used, `kid` and `tenant`, and only to find the key that they must be signed
 with. The tenant's key is derived from the root secret of `kid` by HKDF.
 
-Every call of a lease carries the same token, and the tokens of a family begin alike. `Verifier`
-remembers what held, so a token seen before costs a look-up and one with a new last block the
-reading of that block. Remembered are facts about bytes: the form of a block, that it narrows the
-one before it, a tenant's key, and that all of a text is good. The signature is computed over every
-block of every new text, and time is compared at each call (docs/decisions/0016).
+Every call of a lease carries the same token, and what the blocks of other tokens grant has mostly
+been seen. `Verifier` remembers what held, so a token seen before costs a look-up, and a new one the
+reading of what was never granted in these words. Remembered are facts about bytes: what a block's
+text grants (`links`), a tenant's key, and that all of a text is good. The signature is computed
+over every block of every new text, each block is held against the one before it, and time is
+compared at each call (docs/decisions/0016).
 """
 
 from __future__ import annotations
@@ -24,25 +25,18 @@ import functools
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from stockade.decide.attenuation import wider_component
-from stockade.decide.blocks import block_bytes, grant_of, malformed, normal, unsupported
+from stockade.decide.attenuation import wider_link
+from stockade.decide.blocks import block_bytes, malformed, normal, unsupported
+from stockade.decide.links import Grants, Link, link_of
 from stockade.decide.memory import Memory
-from stockade.decide.tokentext import (
-    TokenText,
-    cut,
-    decode,
-    decode_signature,
-    join,
-    read_blocks,
-    split,
-)
+from stockade.decide.tokentext import TokenText, join, read_blocks, split
 from stockade.terms.call import Permit
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.grant import Block
@@ -53,7 +47,7 @@ _KEY_INFO: Final = b"stockade token key 1\x00"
 # Longer tokens are verified each time, which bounds what remembering can cost to some 20 MiB.
 _REMEMBERED_CHARS: Final = 8192
 _REMEMBERED_TOKENS: Final = 256
-_REMEMBERED_LINKS: Final = 256
+_REMEMBERED_GRANTS: Final = 256
 _REMEMBERED_KEYS: Final = 256
 
 
@@ -98,9 +92,9 @@ def mint(ring: KeyRing, kid: str, block: Block) -> str:
     if block.kid != kid:
         raise malformed("kid", "the block names another key")
     block = normal(block)
-    _admit((block,))
+    _admit((link_of(block),), (0,))
     raw = block_bytes(block)
-    token = join((raw,), _sign(ring.tenant_key(kid, _tenant(block)), raw))
+    token = join((raw,), _sign(ring.tenant_key(kid, _named("tenant", block.tenant)), raw))
     read_blocks(split(token).blocks)
     return token
 
@@ -116,7 +110,8 @@ def attenuate(token: str, child: Block) -> str:
     child = normal(child)
     raw = block_bytes(child)
     extended = join((*text.blocks, raw), _sign(text.signature, raw))
-    _admit(read_blocks(split(extended).blocks))
+    links = [link_of(block) for block in read_blocks(split(extended).blocks)]
+    _admit(links, range(len(links)))
     return extended
 
 
@@ -131,22 +126,14 @@ def verify(token: str, ring: KeyRing, now_s: float, *, skew_s: float = 0) -> Per
     return _in_time(_chain(ring, token), now_s, skew_s)
 
 
-class _Link(NamedTuple):
-    """A block that is in its one form, of which all is enforced, and that narrows the one before
-    it. It is remembered by the texts of both (none before a root): a text is one chain's only."""
-
-    raw: bytes
-    block: Block
-
-
 class _Known:
     """What held before."""
 
-    __slots__ = ("keys", "links")
+    __slots__ = ("grants", "keys")
 
     def __init__(self) -> None:
         self.keys: Memory[tuple[str, str], bytes] = Memory(_REMEMBERED_KEYS)
-        self.links: Memory[tuple[str, str], _Link] = Memory(_REMEMBERED_LINKS)
+        self.grants = Grants(_REMEMBERED_GRANTS)
 
 
 class Verifier:
@@ -177,48 +164,50 @@ class _Chain(NamedTuple):
 
 
 def _chain(ring: KeyRing, token: str, known: _Known | None = None) -> _Chain:
-    *parts, signature = cut(token)
-    places = tuple(zip(("", *parts[:-1]), parts, strict=True))
-    links = [None if known is None else known.links.get(place) for place in places]
-    raws = [
-        decode(part) if link is None else link.raw for part, link in zip(parts, links, strict=True)
-    ]
-    text = TokenText(tuple(raws), decode_signature(signature))
-    found = [None if link is None else link.block for link in links]
-    blocks = read_blocks(text.blocks, found)
-    root, last = blocks[0], blocks[-1]
-    owner = (_kid(root), _tenant(root))
+    text = split(token)
+    found: list[Link | None] = (
+        [None] * len(text.blocks) if known is None else known.grants.links(text.blocks)
+    )
+    new = [place for place, link in enumerate(found) if link is None]
+    blocks = iter(read_blocks(text.blocks, new))
+    links: list[Link] = []
+    for link in found:
+        before = links[-1] if links else None
+        links.append(link_of(next(blocks), before) if link is None else link)
+    root, last = links[0], links[-1]
+    owner = (_named("kid", root.kid), _named("tenant", root.tenant))
     key = None if known is None else known.keys.get(owner)
     if key is None:
         key = ring.tenant_key(*owner)
     ids = _check_signature(text, key)
-    _admit(blocks, found)
+    _admit(links, new)
     if known is not None:
         known.keys.put(owner, key)
-        for place, raw, block in zip(places, raws, blocks, strict=True):
-            known.links.put(place, _Link(raw, block))
+        for place in new:
+            known.grants.learn(text.blocks[place], links[place])
+    ends = tuple([link.not_after_s for link in links])
     permit = Permit(
-        tenant=_tenant(root),
+        tenant=owner[1],
         trajectory=root.trajectory or "",
         chain=ids,
-        totals=tuple(block.total for block in blocks),
-        ends=tuple(block.not_after_s for block in blocks),
-        grant=grant_of(last),
+        totals=tuple([link.grant.total for link in links]),
+        ends=ends,
+        grant=last.grant,
         lease_id=None if last.lease is None else last.lease.id,
         generation=None if last.lease is None else last.lease.generation,
-        not_after_s=min(block.not_after_s for block in blocks),
-        bound_at=_bound_at(blocks),
+        not_after_s=min(ends),
+        bound_at=_bound_at(links),
     )
-    return _Chain(permit, max(block.not_before_s for block in blocks))
+    return _Chain(permit, max([link.not_before_s for link in links]))
 
 
-def _bound_at(blocks: Sequence[Block]) -> int | None:
-    """The first block of the run, up to the last, that has the last one's lease binding."""
-    place = len(blocks) - 1
-    binding = blocks[place].lease
+def _bound_at(links: Sequence[Link]) -> int | None:
+    """The first link of the run, up to the last, that has the last one's lease binding."""
+    place = len(links) - 1
+    binding = links[place].lease
     if binding is None:
         return None
-    while place and blocks[place - 1].lease == binding:
+    while place and links[place - 1].lease == binding:
         place -= 1
     return place
 
@@ -252,17 +241,16 @@ def _check_signature(text: TokenText, key: bytes) -> tuple[str, ...]:
     return tuple(ids)
 
 
-def _admit(blocks: Sequence[Block], known: Sequence[Block | None] = ()) -> None:
-    """`known` holds, place by place, blocks that were admitted in this place before."""
-    new = [index for index in range(len(blocks)) if not known or known[index] is None]
+def _admit(links: Sequence[Link], new: Collection[int]) -> None:
+    """What the links at places other than `new` grant is supported: it was admitted before."""
     for index in new:
-        component = unsupported(blocks[index])
+        component = unsupported(links[index].grant)
         if component is not None:
             raise _refused(
                 Code.TOKEN_UNSUPPORTED, component, index, "nothing enforces this part yet"
             )
-    for index in new:
-        excess = wider_component(blocks[index], blocks[index - 1]) if index else None
+    for index in range(1, len(links)):
+        excess = wider_link(links[index], links[index - 1])
         if excess is not None:
             raise _refused(Code.WIDER_BLOCK, excess.component, index, excess.reason)
 
@@ -272,16 +260,10 @@ def _refused(code: Code, component: str, index: int, reason: str) -> Failure:
     return failure(code, message, rule=component, component=component, block=index)
 
 
-def _kid(root: Block) -> str:
-    if root.kid is None:
-        raise malformed("kid", "the root block needs it")
-    return root.kid
-
-
-def _tenant(root: Block) -> str:
-    if root.tenant is None:
-        raise malformed("tenant", "the root block needs it")
-    return root.tenant
+def _named(field: str, value: str | None) -> str:
+    if value is None:
+        raise malformed(field, "the root block needs it")
+    return value
 
 
 def _sign(key: bytes, raw: bytes) -> bytes:
@@ -289,4 +271,4 @@ def _sign(key: bytes, raw: bytes) -> bytes:
 
 
 def _block_id(signature: bytes) -> str:
-    return hashlib.sha256(signature).digest()[:16].hex()
+    return hashlib.sha256(signature).hexdigest()[:32]
