@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -322,11 +322,32 @@ def place() -> Iterator[Path]:
 
 
 @contextmanager
-def daemon(config: str = "", *, before: str = "", start: bool = True) -> Iterator[Daemon]:
+def disk(point: Path, size_bytes: int) -> Iterator[None]:
+    """A file system of its own at `point`, in a sparse file beside it."""
+    image = point.with_name("small.ext4")
+    with image.open("xb") as made:
+        made.truncate(size_bytes)
+    subprocess.run(["mke2fs", "-q", "-F", "-t", "ext4", "-m", "0", str(image)], check=True)
+    point.mkdir()
+    subprocess.run(["mount", "-o", "loop", str(image), str(point)], check=True)
+    try:
+        point.chmod(0o711)
+        yield
+    finally:
+        subprocess.run(["umount", str(point)], check=True)
+
+
+@contextmanager
+def daemon(
+    config: str = "", *, before: str = "", start: bool = True, disk_bytes: int = 0
+) -> Iterator[Daemon]:
     """A started daemon; at the end nothing of it is left, whatever the test did to it. `before`
-    may name the state directory as $STATE."""
-    with place() as directory:
+    may name the state directory as $STATE, which is on a file system of its own of `disk_bytes`."""
+    with ExitStack() as host:
+        directory = host.enter_context(place())
         made = Daemon(directory, config)
+        if disk_bytes:
+            host.enter_context(disk(made.state, disk_bytes))
         try:
             if start:
                 made.start(before.replace("$STATE", str(made.state)))
