@@ -36,6 +36,11 @@ _FEATURES: Final = (
 )
 # The number of the recipe: a template made by another one is never used.
 _RECIPE: Final = 1
+# s_magic and s_state, 56 bytes into the superblock (ext4(5), Documentation/filesystems/ext4).
+_SUPERBLOCK: Final = 1024
+_STATE: Final = struct.Struct("<56xHH")
+_EXT4_MAGIC: Final = 0xEF53
+_VALID: Final = 1
 _EXT4_IOC_SHUTDOWN: Final = 0x8004587D
 _SHUTDOWN_NOLOGFLUSH: Final = 2
 
@@ -151,6 +156,16 @@ def mount(image: str, *, fresh: bool) -> tuple[int, int]:
         )
     finally:
         os.close(device)
+
+
+def unmounted(image: str) -> bool:
+    """Whether the file system says that it was unmounted in good order (s_state of its superblock:
+    valid, no errors); without a journal that is taken back whenever it is mounted. False for what
+    is no file system. Raises OSError."""
+    with open(image, "rb") as file:
+        file.seek(_SUPERBLOCK)
+        block = file.read(_STATE.size)
+    return len(block) == _STATE.size and _STATE.unpack(block) == (_EXT4_MAGIC, _VALID)
 
 
 def shut_down(dir_fd: int) -> None:

@@ -8,6 +8,11 @@
 Nothing here is synced to the host's disk while it is used. As long as the kernel lives that loses
 nothing, whoever dies. The mark is removed, after a sync, when the workspace is closed in good order;
 a mark of another boot means that power was lost under an open workspace, which is refused for good.
+
+A workspace that stays mounted for the next daemon is synced and marked as left. From then on the
+image on the host's disk says that it is mounted, until the kernel unmounts it in good order: after a
+reboot that tells an orderly end from a loss of power. The mark of a new use is synced, so that no
+older one is believed.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from stockade.host.disks import Disks
+from stockade.host.disks import Disks, unmounted
 from stockade.host.forking import DiskShare, may_be_read, moved_ids
 from stockade.host.space import SpaceCheck
 from stockade.host.treecopy import TreeCopy, exclusion
@@ -29,6 +34,7 @@ from stockade.terms.plan import Limits
 from stockade.terms.ports import SourceReport, Workspace, WorkspaceSpec
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LEFT: Final = "left "
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 # What the walk meets where a name is gone or has become something else: EINVAL from readlink(2),
 # ENXIO from open(2) of a socket, EAGAIN where a process inside holds a lease (fcntl(2)) on a file.
@@ -176,15 +182,36 @@ class LeaseDirectory:
         except FileNotFoundError:
             self._mark.write_text(self.boot)
             return
-        if known != self.boot:
+        if known == self.boot:
+            return
+        here = known == _LEFT + self.boot
+        if not here and not (known.startswith(_LEFT) and unmounted(self.image)):
             raise failure(
                 Code.WORKSPACE_UNAVAILABLE,
                 "the host went down while the workspace was open; release the lease",
             )
+        try:
+            self._remark(self.boot)
+            for path in (self._mark, self.path):
+                _sync(path)
+        except OSError as error:
+            raise failure(
+                Code.STORAGE_UNAVAILABLE, f"the workspace can't be marked: {error.strerror}"
+            ) from error
+
+    def leave(self) -> None:
+        """It is synced and stays mounted for the next process. Raises OSError; it is as it was
+        then, and only this boot may go on with it."""
+        self._remark(_LEFT + self.boot)
 
     def settled(self) -> None:
         """Everything is unmounted and synced: the next boot may go on with it."""
         self._mark.unlink(missing_ok=True)
+
+    def _remark(self, text: str) -> None:
+        part = self.path / "boot.part"
+        part.write_text(text)
+        part.replace(self._mark)
 
     @property
     def _used(self) -> Path:
@@ -193,6 +220,14 @@ class LeaseDirectory:
     @property
     def _mark(self) -> Path:
         return self.path / "boot"
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _host_full() -> Failure:

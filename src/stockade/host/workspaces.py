@@ -176,19 +176,26 @@ class LocalWorkspaces:
         with self._guard:
             entries, self._entries = self._entries, {}
         unmounted: list[LeaseDirectory] = []
+        kept: list[LeaseDirectory] = []
         for lease_id, entry in entries.items():
             with entry.lock:
+                directory = self._directory(lease_id)
                 if lease_id in keep:
                     if entry.mounted is not None:
                         os.close(entry.mounted.root_fd)
+                        kept.append(directory)
                     continue
-                directory = self._directory(lease_id)
                 if entry.mounted is not None and self._release(entry):
                     unmounted.append(directory)
-        if unmounted:
+        if unmounted or kept:
             syscalls.syncfs(str(self._leases))
         for directory in unmounted:
             directory.settled()
+        for directory in kept:
+            try:
+                directory.leave()
+            except OSError as error:
+                _log.warning("%s is lost by a reboot: %s", directory.path.name, error)
         self._trash.close()
 
     def _entry(self, lease_id: str) -> _Entry:
