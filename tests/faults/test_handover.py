@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -376,6 +377,91 @@ def test_a_sandbox_that_died_as_well_leaves_its_call_in_doubt(state: Path) -> No
         lease = then.stockade.attach(dying.lease_id)
         assert output(lease, "ls") == "there\n"
 
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is nobody's call."""
+    made = subprocess.Popen(["sleep", "600"])
+    yield made
+    assert made.poll() is None, "it was ended"
+    made.kill()
+    made.wait()
+
+
+def reuse_pid(state: Path, pid: int, *, sent: bool = True) -> int:
+    """Have the journal say that the only call's process is `pid`; gives the call's number."""
+    journal = CallJournal(state / "calls", current_boot())
+    try:
+        [(slot, entry)] = journal.entries()
+        journal.drop(slot, entry.number)
+        slot = journal.begin(replace(entry, pid=pid), lambda: None)
+        if sent:
+            journal.sent(slot)
+        return entry.number
+    finally:
+        journal.close()
+
+
+@pytest.mark.parametrize("moment", ["it runs", "it has ended"])
+def test_a_reused_pid_is_neither_waited_for_nor_believed(
+    state: Path, stranger: subprocess.Popen[bytes], moment: str
+) -> None:
+    """The call is its socket, whose guest says how it ended, and its control group."""
+    wait = "until [ -e stop ]; do sleep 0.02; done"
+    dying = Dying(state, f"touch there; {wait}; echo done; touch end; exit 3")
+    until(lambda: printed(state, dying.lease_id, "there"), "it has begun")
+    dying.kill()
+    left = Daemon(state.parent, config=None, name=state.name)
+    if moment == "it has ended":
+        [keeper] = left.keepers()
+        workspace = f"{state}/mounts/{dying.lease_id}/root/workspace"
+        Path(f"/proc/{keeper}/root{workspace}/stop").touch()
+        until(lambda: printed(state, dying.lease_id, "end"), "it ends")
+        group = f"call-{reuse_pid(state, stranger.pid):x}"
+        [procs] = [g / "cgroup.procs" for g in left.groups() if g.name == group]
+        until(lambda: not procs.read_text(), "it has ended")
+    else:
+        reuse_pid(state, stranger.pid)
+    with following(state) as then:
+        if moment == "it runs":
+            then.stockade.attach(dying.lease_id).bash("touch stop").check()
+        until(lambda: not then.claims(ClaimState.IN_FLIGHT), "it is settled")
+        assert "done\n" in results(then)
+
+
+@pytest.mark.parametrize("end", ["deadline", "release"])
+def test_a_reused_pid_is_not_killed_with_the_call(
+    state: Path, stranger: subprocess.Popen[bytes], end: str
+) -> None:
+    limit_ms = 1000 if end == "deadline" else 60_000
+    dying = Dying(state, "touch there; sleep 600 & sleep 600", timeout_ms=limit_ms)
+    until(lambda: printed(state, dying.lease_id, "there"), "it has begun")
+    dying.kill()
+    reuse_pid(state, stranger.pid)
+    with following(state) as then:
+        if end == "release":
+            then.stockade.attach(dying.lease_id).release().check()
+        assert then.result().status == ("timed_out" if end == "deadline" else "cancelled")
+        left = Daemon(state.parent, config=None, name=state.name)
+        assert "sleep" not in left.programs()
+
+
+@pytest.mark.parametrize("sent", [True, False], ids=["sent", "given"])
+def test_a_reused_pid_is_no_evidence_without_the_sandbox(
+    state: Path, stranger: subprocess.Popen[bytes], sent: bool
+) -> None:
+    """The process of that pid lives, and the call is in doubt all the same."""
+    dying = Dying(state, "touch there; sleep 600")
+    until(lambda: printed(state, dying.lease_id, "there"), "it has begun")
+    dying.kill()
+    left = Daemon(state.parent, config=None, name=state.name)
+    [guest] = left.guests()
+    os.kill(guest, signal.SIGKILL)
+    until(lambda: not left.guests(), "the guest is gone")
+    reuse_pid(state, stranger.pid, sent=sent)
+    with following(state) as then:
+        assert then.claim().state is ClaimState.IN_DOUBT
+        assert then.stockade.attach(dying.lease_id).bash("ls").check()
 
 def test_releasing_the_lease_cancels_its_old_command(state: Path) -> None:
     dying = Dying(state, "touch there; sleep 600")
