@@ -463,6 +463,7 @@ def test_a_reused_pid_is_no_evidence_without_the_sandbox(
         assert then.claim().state is ClaimState.IN_DOUBT
         assert then.stockade.attach(dying.lease_id).bash("ls").check()
 
+
 def test_releasing_the_lease_cancels_its_old_command(state: Path) -> None:
     dying = Dying(state, "touch there; sleep 600")
     until(lambda: printed(state, dying.lease_id, "there"), "it has begun")

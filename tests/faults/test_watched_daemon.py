@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from stockade.edge.client.results import Result
 from stockade.edge.client.sdk import Stockade
 from stockade.flow.readiness import PROBE_S
 from stockade.terms.fault import Code, Status
+from stockade.terms.stage import Stage
 from tests.daemons import WAIT_S, Daemon, InCall, daemon, error, output, printed, text, until
+from tests.receiver import Receiver
 
 Figures = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -118,6 +121,39 @@ def test_log_lines_are_objects_with_the_ids_of_their_call(
     assert (line["request_id"], line["lease"]) == (result.request_id, lease.id)
     assert (line["tool"], line["status"], line["code"]) == ("bash_execute", "succeeded", "-")
     assert "s3cret" not in "".join(server.log.lines)
+
+
+def test_a_receiver_of_traces_gets_one_span_for_each_stage_of_a_call() -> None:
+    receiver = Receiver()
+    try:
+        with daemon(f'[trace]\nendpoint = "{receiver.endpoint}"\n') as server:
+            with server.connect() as stockade, stockade.lease(None, trajectory="t") as lease:
+                result = lease.bash("echo s3cret").check()
+            assert server.end() == 0  # what it has not sent yet is sent then
+    finally:
+        receiver.close()
+    calls = {span.span_id: span for span in receiver.spans() if not span.parent_span_id}
+    [call] = [span for span in calls.values() if span.name == "call bash_execute"]
+    said = {pair.key: pair.value.string_value for pair in call.attributes}
+    assert said["stockade.request_id"] == result.request_id
+    assert (said["stockade.lease_id"], said["stockade.status"]) == (lease.id, "succeeded")
+    stages = {span.name: span for span in receiver.spans() if span.parent_span_id == call.span_id}
+    below = [span.name for span in receiver.spans() if span.parent_span_id == call.span_id]
+    assert sorted(below) == sorted(stage.value for stage in Stage)
+    assert {span.trace_id for span in stages.values()} == {call.trace_id}
+
+    def lasted(name: str) -> tuple[int, int]:
+        return stages[name].start_time_unix_nano, stages[name].end_time_unix_nano
+
+    assert lasted("receive")[0] == call.start_time_unix_nano
+    assert lasted("reply")[1] == call.end_time_unix_nano
+    before = ["receive", "schema", "authorize", "compile", "claim"]
+    after = ["claim", "sandbox", "run", "shape", "settle", "reply"]
+    for one, following in [*pairwise(before), *pairwise(after)]:
+        assert lasted(one)[1] == lasted(following)[0], (one, following)
+    claimed, waited = lasted("claim"), lasted("queue")
+    assert claimed[0] <= waited[0] <= waited[1] <= claimed[1]
+    assert "s3cret" not in str(receiver.received)
 
 
 def test_b85_control_answers_at_once_under_full_load(server: Daemon, stockade: Stockade) -> None:

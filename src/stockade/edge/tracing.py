@@ -26,6 +26,7 @@ from stockade.edge.tally import tool_name
 from stockade.edge.watching import Passage
 from stockade.terms.codes import Blame
 from stockade.terms.result import ToolResult
+from stockade.terms.stage import Stage
 
 LOG: Final = logging.getLogger("stockade.trace")
 
@@ -94,7 +95,11 @@ class Tracer:
             call.set_status(Status(StatusCode.ERROR, result.error.code.value))
         context = set_span_in_context(call)
         ends = [*(began for _, began in passage.marks[1:]), passage.ended_ns]
+        # One that a call comes to twice (claim, around the wait for a place) is around both.
+        times: dict[Stage, tuple[int, int]] = {}
         for (stage, began), ended in zip(passage.marks, ends, strict=True):
+            times[stage] = (times[stage][0] if stage in times else began, ended)
+        for stage, (began, ended) in times.items():
             span = self._tracer.start_span(stage.value, context, start_time=at(began))
             span.end(at(ended))
         call.end(at(passage.ended_ns))

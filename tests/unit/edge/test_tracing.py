@@ -6,10 +6,8 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -19,6 +17,7 @@ from stockade.edge.watching import Watcher
 from stockade.terms.codes import Code, Status
 from stockade.terms.stage import Stage
 from tests.edge.conftest import LEASE, make_result
+from tests.receiver import Receiver
 
 STAGES = (Stage.SCHEMA, Stage.AUTHORIZE, Stage.QUEUE, Stage.RUN, Stage.REPLY)
 
@@ -74,45 +73,6 @@ def test_only_what_is_our_fault_is_an_error(status: Status, code: Code, failed: 
     watched(tracer, status, code)
     tracer.close()
     assert (not exporter.get_finished_spans()[-1].status.is_ok) == failed
-
-
-class Receiver:
-    """Takes OTLP over HTTP on loopback."""
-
-    def __init__(self) -> None:
-        received: list[ExportTraceServiceRequest] = []
-        came = threading.Event()
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                received.append(ExportTraceServiceRequest.FromString(body))
-                came.set()
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self.received, self.came = received, came
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.endpoint = f"http://127.0.0.1:{self._server.server_port}/v1/traces"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
-
-    def names(self) -> set[str]:
-        return {
-            span.name
-            for request in self.received
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        }
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
 
 @pytest.fixture
