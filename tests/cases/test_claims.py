@@ -202,7 +202,7 @@ def test_b75_a_broken_sandbox_does_not_look_like_commands_that_fail(
     assert out(lease.bash("echo alive")) == "alive\n"
 
 
-def _is_there(lease: Lease, path: str) -> bool:
+def is_there(lease: Lease, path: str) -> bool:
     return lease.view(path).error is None
 
 
@@ -213,7 +213,7 @@ def test_b73_groups_are_given_back(daemon: Daemon, fresh_lease: LeaseFactory) ->
         lease = fresh_lease()
         with ThreadPoolExecutor(3) as pool:
             running = pool.submit(lease.bash, "sleep 60 & touch here; sleep 60")
-            assert wait_until(partial(_is_there, lease, "here"))
+            assert wait_until(partial(is_there, lease, "here"))
             both = [pool.submit(lease.release) for _ in range(2)]
             for one in both:
                 assert one.result(LOADED_S).status.value in ("succeeded", "unavailable")

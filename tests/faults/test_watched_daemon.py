@@ -23,6 +23,7 @@ from stockade.edge.client.sdk import Stockade
 from stockade.flow.readiness import PROBE_S
 from stockade.terms.fault import Code, Status
 from stockade.terms.stage import Stage
+from tests.audited import of_lease, of_result, said
 from tests.daemons import WAIT_S, Daemon, InCall, daemon, error, output, printed, text, until
 from tests.receiver import Receiver
 
@@ -185,6 +186,40 @@ def test_b85_control_answers_at_once_under_full_load(server: Daemon, stockade: S
         ends = [call.result().status for number, call in enumerate(waiting) if number != 3]
         assert set(ends) <= {Status.CANCELLED, Status.SUCCEEDED}
         assert figure(server, "stockade_calls_running") == 0
+
+
+def test_b85_the_audit_says_which_calls_of_a_full_host_ran_and_which_never_began(
+    server: Daemon, stockade: Stockade
+) -> None:
+    with stockade.lease(None, trajectory="audited") as lease:
+        lease.bash("true").check()
+        running = [InCall(lease, "sleep 60") for _ in range(2)]
+        waiting = [Later(lease, "echo late", f"a-{n}") for n in range(6)]
+        until(lambda: figure(server, "stockade_calls_waiting") == 6, "the queue is full")
+        busy = lease.call("bash_execute", {"command": "echo more"}, call_id="busy")
+        # The audit too is asked while every place is taken.
+        refused = of_result(stockade, busy)
+        assert said(refused) == ("call_refused", "unavailable", "busy")
+        assert refused.rule == "per_lease.parallel"
+        lease.cancel("a-3")
+        waited = of_result(stockade, waiting[3].result())
+        assert said(waited) == ("call_outcome", "cancelled", "cancelled")
+        lease.cancel(running[0].call_id)
+        cut_off = of_result(stockade, running[0].result())
+        assert said(cut_off) == ("call_outcome", "cancelled", "cancelled")
+        lease.release().check()
+        results = [running[1].result(), *(call.result() for call in waiting)]
+        ends = [of_result(stockade, result) for result in results]
+    records = of_lease(stockade, lease.id)
+    begun = {record.call_id for record in records if record.kind == "call_intent"}
+    assert {running[0].call_id, running[1].call_id} <= begun
+    assert not {"busy", "a-3"} & begun
+    # Whoever began has an outcome; one without an intent was cancelled before it began.
+    outcomes = {r.call_id: r.status for r in records if r.kind == "call_outcome"}
+    assert begun <= outcomes.keys()
+    assert {outcomes[call] for call in outcomes.keys() - begun} == {"cancelled"}
+    assert all(end in records for end in ends)
+    assert [record.kind.value for record in records].count("lease_released") == 1
 
 
 def test_one_tenants_flood_does_not_starve_another(server: Daemon, stockade: Stockade) -> None:
