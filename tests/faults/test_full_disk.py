@@ -10,6 +10,7 @@ import os
 import select
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -20,7 +21,7 @@ from stockade.flow.readiness import PROBE_S
 from stockade.terms.claim import ClaimState
 from stockade.terms.fault import Code, Retry, Status
 from stockade.terms.result import ViewData
-from tests.daemons import WAIT_S, Daemon, daemon, error, output, until
+from tests.daemons import WAIT_S, Daemon, InCall, daemon, error, output, printed, until
 
 # A lease is made while 1 GiB is free. The image is sparse, and fallocate(2) writes no block.
 DISK_BYTES: Final = 1300 << 20
@@ -82,6 +83,13 @@ def seen(lease: Lease, path: str) -> str:
     return "".join(line.partition("\t")[2] for line in data.content.splitlines(keepends=True))
 
 
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
 def refused(result: Result) -> bool:
     """Whether it says that nothing ran. What has run after all says that it can't be known yet."""
     if result.error is None:
@@ -132,3 +140,20 @@ def test_a_full_disk_refuses_calls_before_they_run_and_they_run_once_afterwards(
         assert {call.state for call in stockade.calls(lease=lease.id)} == {ClaimState.COMPLETED}
     assert server.log is not None
     assert not [line for line in server.log.lines if "internal fault" in line]
+
+
+def test_a_call_that_ends_on_a_full_disk_has_its_result_when_there_is_room(server: Daemon) -> None:
+    script = "until [ -e /tmp/go ]; do sleep 0.02; done; echo x >> /tmp/n; echo done"
+    with server.connect() as stockade, stockade.lease(None, trajectory="t") as lease:
+        lease.bash("touch /tmp/n").check()
+        call = InCall(lease, script)
+        [pid] = [pid for pid in server.inside() if b"/tmp/go" in command_line(pid)]
+        with full(server):
+            assert any(refused(add(lease, number)) for number in range(MOST))
+            Path(f"/proc/{pid}/root/tmp/go").touch()
+            ended = call.result()
+            assert ended.error is None or not refused(ended)
+        again = lease.run(["bash", "-c", f"echo started; {script}"], call_id=call.call_id).check()
+        assert again.replayed
+        assert printed(again) == "started\ndone\n"
+        assert output(lease, "grep -c x /tmp/n") == "1\n"
