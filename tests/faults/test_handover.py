@@ -364,14 +364,19 @@ def test_daemons_that_die_one_after_the_other(state: Path) -> None:
         assert then.whole(dying.lease_id, result) == ALL
 
 
-def test_a_sandbox_that_died_as_well_leaves_its_call_in_doubt(state: Path) -> None:
-    dying = Dying(state, "touch there; sleep 600")
-    until(lambda: printed(state, dying.lease_id, "there"), "it has begun")
-    dying.kill()
+def end_sandbox(state: Path) -> None:
+    """Kill the guest of the only one that a dead daemon left."""
     left = Daemon(state.parent, config=None, name=state.name)
     [guest] = left.guests()
     os.kill(guest, signal.SIGKILL)
     until(lambda: not left.guests(), "the guest is gone")
+
+
+def test_a_sandbox_that_died_as_well_leaves_its_call_in_doubt(state: Path) -> None:
+    dying = Dying(state, "touch there; sleep 600")
+    until(lambda: printed(state, dying.lease_id, "there"), "it has begun")
+    dying.kill()
+    end_sandbox(state)
     with following(state) as then:
         assert then.claim().state is ClaimState.IN_DOUBT
         lease = then.stockade.attach(dying.lease_id)
@@ -454,10 +459,7 @@ def test_a_reused_pid_is_no_evidence_without_the_sandbox(
     dying = Dying(state, "touch there; sleep 600")
     until(lambda: printed(state, dying.lease_id, "there"), "it has begun")
     dying.kill()
-    left = Daemon(state.parent, config=None, name=state.name)
-    [guest] = left.guests()
-    os.kill(guest, signal.SIGKILL)
-    until(lambda: not left.guests(), "the guest is gone")
+    end_sandbox(state)
     reuse_pid(state, stranger.pid, sent=sent)
     with following(state) as then:
         assert then.claim().state is ClaimState.IN_DOUBT

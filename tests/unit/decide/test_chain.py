@@ -21,12 +21,13 @@ from stockade.decide.chain import (
     line_of,
     make_checkpoint,
     parse_line,
+    refer,
     result_digest,
 )
 from stockade.edge.refusal import refusal
-from stockade.terms.audit import AuditEvent, AuditKind, AuditLine, AuditUsage, Link
+from stockade.terms.audit import AuditEvent, AuditKind, AuditLine, AuditUsage, Head, Link
 from stockade.terms.fault import Code, Fault
-from stockade.terms.result import AuditRef
+from stockade.terms.result import AuditRef, ToolResult
 
 SEED = bytes(range(32))
 KEY = signatures.public_key(SEED)
@@ -231,3 +232,15 @@ def test_a_results_digest_covers_all_but_three_fields() -> None:
     )
     assert result_digest(same) == result_digest(result)
     assert result_digest(result.model_copy(update={"retry_safe": False})) != result_digest(result)
+
+
+@pytest.mark.parametrize(
+    "text", ['"audit":null}', '\\"audit":null}', '\\\\"audit":null}', '{"audit":null}}', "é\0"]
+)
+def test_no_text_of_a_result_is_taken_for_the_place_of_its_record(text: str) -> None:
+    """A sandbox can print what the stored result is searched for."""
+    result = refusal(Fault(Code.NOT_FOUND, text, details={"x": text}), "rq_1", "1")
+    place = Head(7, bytes(range(32)))
+    stored = ToolResult.model_validate_json(refer(result.to_text(), place))
+    named = AuditRef(seq=7, hash=place.hash.hex())
+    assert stored == result.model_copy(update={"audit": named})
