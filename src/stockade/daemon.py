@@ -7,12 +7,10 @@ left running, brings every lease back to `ready` or `released`, and only then le
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import secrets
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -63,7 +61,7 @@ from stockade.flow.steps import LeaseSteps
 from stockade.flow.sweeper import Sweeper, going_on
 from stockade.flow.told import Teller
 from stockade.flow.user_ids import UID_SLOTS
-from stockade.host import cgroup, instance, leasedir, leftovers, processes
+from stockade.host import cgroup, instance, interpreter, leasedir, leftovers, processes
 from stockade.host.cancel import EventfdCancel
 from stockade.host.clocks import HostClock
 from stockade.host.data import native_program
@@ -97,9 +95,6 @@ AUDIT: Final = AuditSettings()
 EMBEDDED: Final = Path("/var/tmp/stockade")
 LOG: Final = logging.getLogger("stockade.daemon")
 _BACKGROUND_THREADS: Final = 4
-# A call's thread that comes back from the kernel waits at most so long for the interpreter while
-# another one makes spares: with Python's 5 ms calls in a row took a tenth longer.
-_SWITCH_S: Final = 0.0001
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +230,9 @@ def _compose(
     holder = MountHolder(state_dir / "mounts", keeper if persistent else None)
     left: set[str] = set()
     undo.callback(lambda: holder.close(keep=bool(left)))
-    background = ThreadPoolExecutor(_BACKGROUND_THREADS, thread_name_prefix="background")
+    background = ThreadPoolExecutor(
+        _BACKGROUND_THREADS, "background", interpreter.stay if persistent else None
+    )
     undo.callback(background.shutdown)
     # Of this start: sandboxes of an earlier one still use that one's.
     setup = engine_setup(state_dir, owned, policy, persistent=persistent, system=random_hex(4))
@@ -411,7 +408,7 @@ def _release_all(leases: Leases) -> None:
 
 def serve(config: Config) -> None:
     """Be the daemon until a signal ends it. Raises Failure, ConfigError, ListenError."""
-    sys.setswitchinterval(_SWITCH_S)
+    interpreter.switch_quickly()
     logs.configure(config.log.format)
     known = peers(config, os.getuid())
     check_host()
@@ -426,8 +423,7 @@ def serve(config: Config) -> None:
             audit=AuditSettings(**config.audit.model_dump()),
             options=Options(config.limits, config.tokens.skew_s, sinks),
         )
-        # What is there now stays: looking through it for garbage stopped all calls for 25 ms.
-        gc.freeze()
+        interpreter.settle()
         logs.pass_through(runtime.secrets.hide_all)
         keep = True
         try:

@@ -1,0 +1,47 @@
+"""The daemon keeps to one processor; what it runs for others does not (host/interpreter.py)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from stockade.host import interpreter
+from tests.daemons import daemon, output
+
+
+def test_threads_that_carry_calls_out_share_one_processor_and_commands_have_all() -> None:
+    allowed = os.sched_getaffinity(0)
+    with daemon() as server, server.connect() as stockade, stockade.lease() as lease:
+        for _ in range(8):  # with a process of the first moment, and with ones that waited
+            assert int(output(lease, "nproc")) == len(allowed)
+        one = {sorted(allowed)[server.pid % len(allowed)]}
+        threads = [int(task.name) for task in Path(f"/proc/{server.pid}/task").iterdir()]
+        bound = [thread for thread in threads if os.sched_getaffinity(thread) == one]
+        free = [thread for thread in threads if os.sched_getaffinity(thread) == allowed]
+        assert server.pid in bound
+        # The main thread, the acceptor, one connection, one that makes processes.
+        assert len(bound) >= 4
+        # Those of before: of the mounts, of the sweeper.
+        assert len(bound) + len(free) == len(threads)
+
+
+def test_threads_of_a_bound_one_are_bound_to_the_same() -> None:
+    allowed = os.sched_getaffinity(0)
+    found: list[set[int]] = []
+
+    def inner() -> None:
+        interpreter.stay()
+        found.append(os.sched_getaffinity(0))
+
+    def outer() -> None:
+        inner()
+        thread = threading.Thread(target=inner)
+        thread.start()
+        thread.join()
+
+    thread = threading.Thread(target=outer)
+    thread.start()
+    thread.join()
+    assert found[0] == found[1] == {sorted(allowed)[os.getpid() % len(allowed)]}
+    assert os.sched_getaffinity(0) == allowed
