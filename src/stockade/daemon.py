@@ -389,7 +389,7 @@ def _compose(
 def open_local(place: Path = EMBEDDED) -> InProcessTransport:
     """A runtime in this process with a state directory of its own below `place`, which `close`
     removes. Any number at once. Makes this process a subreaper (PR_SET_CHILD_SUBREAPER(2const))."""
-    check_host()
+    check_host(place)
     leftovers.collect(place, cgroup.detect(Path("/proc/self/mountinfo").read_text()))
     state_dir, owned = leftovers.new_state(place)
     with ExitStack() as undo:
@@ -411,7 +411,7 @@ def serve(config: Config) -> None:
     interpreter.switch_quickly()
     logs.configure(config.log.format)
     known = peers(config, os.getuid())
-    check_host()
+    check_host(Path(config.state_dir))
     ceilings = ceilings_of(config, load_policy().ceilings)
     with reporting.sinks(config, VERSION) as sinks:
         runtime = open_runtime(

@@ -89,10 +89,11 @@ def usable(runtime: str) -> None:
         raise failure(Code.ENGINE_UNAVAILABLE, f"{runtime} is gone")
 
 
-def check_host() -> None:
+def check_host(state_dir: Path) -> None:
     """Raises Failure(engine_unavailable) with what to do where no sandbox could ever be made: said
-    at the start, not by the first call (docs/cli.md, `doctor`, has the whole list)."""
-    found = doctor.impossible()
+    at the start, not by the first call (docs/cli.md, `doctor`, has the whole list). `state_dir`, or
+    the directory that it will be in, need not exist yet."""
+    found = doctor.impossible(str(state_dir))
     if found is not None:
         advice = "" if found.remedy is None else f": {found.remedy}"
         raise failure(Code.ENGINE_UNAVAILABLE, f"{found.name}: {found.detail}{advice}")

@@ -165,6 +165,17 @@ def test_b89_what_nests_is_documented_for_each_profile() -> None:
 
 
 # Real hosts of that kind, made of this one: what is changed is changed for the program alone.
+def covered(*places: str) -> list[str]:
+    """With an overlay over each place. The kernel has no idmapped mounts of overlays; a container's
+    root is often one."""
+    commands = [f'mount -t overlay -o "lowerdir={place}:/etc" none "{place}"' for place in places]
+    return [
+        *("unshare", "--mount", "--propagation", "private", "--", "sh", "-c"),
+        " && ".join([*commands, 'exec "$@"']),
+        "sh",
+    ]
+
+
 HOSTS = {
     "not root": (
         ["unshare", "--user", "--"],
@@ -185,6 +196,14 @@ HOSTS = {
             "sh",
         ],
         "user namespaces: unshare: unshare failed: Operation not permitted: run outside of chroots",
+    ),
+    "a state directory that can't be idmapped": (
+        covered("/var/tmp", "$PLACE"),
+        "has none (mount_setattr: Invalid argument): put the state directory on ext4, xfs or btrfs",
+    ),
+    "programs that can't be idmapped": (
+        covered("/usr"),
+        "idmapped mounts: the file system of /usr has none (mount_setattr: Invalid argument): use",
     ),
 }
 
@@ -207,7 +226,7 @@ def test_b89_a_host_that_can_not_is_found_at_the_start(
         text=True,
         timeout=LOADED_S,
         check=False,
-        env={**os.environ, "STOCKADE_SOCKET": str(tmp_path / "none")},
+        env={**os.environ, "STOCKADE_SOCKET": str(tmp_path / "none"), "PLACE": str(tmp_path)},
     )
     assert done.returncode == {"serve": 4, "run": 125}[command], done
     assert done.stdout == ""

@@ -1,6 +1,6 @@
 """What this host can enforce, found by looking: files of /proc and /sys, programs, versions.
 
-Nothing is changed, and nothing is started except `crun --version`, `rg --version` and `true` in a user
+Nothing is changed, and nothing is started except `crun --version`, `rg --version` and a shell in a user
 namespace. A check that can't be made says so and counts as not fine: an unreadable file is never read
 as good news.
 """
@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Final
 
 import psutil
+
+from stockade.host import idmap
 
 _SYS_MOVE_MOUNT: Final = 429
 _SYS_MOUNT_SETATTR: Final = 442
@@ -55,6 +57,7 @@ def examine(state_dir: str) -> list[Finding]:
         ("kernel", True, _kernel),
         ("mount calls", True, _mount_calls),
         ("user namespaces", True, _user_namespaces),
+        ("idmapped mounts", True, lambda: _idmapped_mounts(state_dir)),
         ("cgroups", True, _cgroups),
         ("cgroup2", True, _cgroup2),
         ("seccomp", True, _seccomp),
@@ -73,14 +76,16 @@ def examine(state_dir: str) -> list[Finding]:
     return [_made(name, required, check) for name, required, check in checks]
 
 
-def impossible() -> Finding | None:
+def impossible(state_dir: str) -> Finding | None:
     """The first reason why no sandbox can be made here, whatever else is installed, loaded or
-    freed later; None when there is none. For start-up: it takes some milliseconds."""
+    freed later; None when there is none. `state_dir` need not exist yet. For start-up: it takes
+    some milliseconds."""
     checks: tuple[tuple[str, Callable[[], Finding]], ...] = (
         ("root", _root),
         ("kernel", _kernel),
         ("mount calls", _mount_calls),
         ("user namespaces", _user_namespaces),
+        ("idmapped mounts", lambda: _idmapped_mounts(state_dir)),
         ("cgroups", _cgroups),
         ("cgroup2", _cgroup2),
         ("seccomp", _seccomp),
@@ -146,19 +151,43 @@ def _user_namespaces() -> Finding:
             return Finding("user namespaces", False, True, f"{allowed} allowed{note}", remedy)
     # What else forbids them (a chroot, a limit of an outer namespace, a security module) shows only
     # when one is made.
-    tried = subprocess.run(
-        ["unshare", "--user", "--", "true"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=_GIVE_UP_S,
-        check=False,
-        env={"PATH": _search_path(), "LC_ALL": "C"},
-    )
-    if tried.returncode:
-        said = tried.stderr.decode(errors="replace").strip()
+    try:
+        os.close(idmap.user_namespace(_search_path()))
+    except subprocess.CalledProcessError as error:
+        said = error.output.decode(errors="replace").strip()
         remedy = "run outside of chroots and containers, or let them make user namespaces"
         return Finding("user namespaces", False, True, said or "none can be made", remedy)
     return Finding("user namespaces", True, True, f"{allowed} allowed{note}")
+
+
+def _idmapped_mounts(state_dir: str) -> Finding:
+    # What a sandbox's system is made of: files of ours below the state directory, and the host's
+    # (images/host.json).
+    own = str(_nearest(state_dir))
+    places = {
+        own: "put the state directory on ext4, xfs or btrfs",
+        "/usr": "use a host with /usr on ext4, xfs or btrfs",
+        "/etc": "use a host with /etc on ext4, xfs or btrfs",
+    }
+    userns = idmap.user_namespace(_search_path())
+    try:
+        for place, remedy in places.items():
+            try:
+                idmap.attempt(place, userns)
+            except OSError as error:
+                detail = f"the file system of {place} has none ({error.strerror})"
+                return Finding("idmapped mounts", False, True, detail, remedy)
+    finally:
+        os.close(userns)
+    return Finding("idmapped mounts", True, True, f"on {', '.join(places)}")
+
+
+def _nearest(path: str) -> Path:
+    """The directory itself, or the first above it that is there."""
+    found = Path(path)
+    while not found.exists():
+        found = found.parent
+    return found
 
 
 def _unified() -> Path | None:
@@ -251,9 +280,7 @@ def _ripgrep() -> Finding:
 
 
 def _disk(state_dir: str) -> Finding:
-    path = Path(state_dir)
-    while not path.exists():
-        path = path.parent
+    path = _nearest(state_dir)
     free = psutil.disk_usage(str(path)).free
     ok = free >= _MIN_FREE_BYTES
     detail = f"{free // 1024**2} MiB free at {path}"

@@ -56,6 +56,17 @@ def test_a_state_directory_that_does_not_exist_yet_is_looked_at_above(tmp_path: 
     assert str(tmp_path) in by_name(str(tmp_path / "not" / "yet"))["disk space"].detail
 
 
+def test_a_state_directory_that_can_not_be_idmapped_is_told() -> None:
+    """proc(5) is one of the file systems that the kernel has no idmapped mounts of."""
+    good = by_name("/var/lib/stockade")["idmapped mounts"]
+    assert (good.ok, good.required, good.remedy) == (True, True, None)
+    found = by_name("/proc/none/state")["idmapped mounts"]
+    assert (found.ok, found.required) == (False, True)
+    assert found.detail == "the file system of /proc has none (mount_setattr: Invalid argument)"
+    assert found.remedy == "put the state directory on ext4, xfs or btrfs"
+    assert doctor.impossible("/proc/none/state") == found
+
+
 @pytest.mark.parametrize(
     ("pattern", "ok"), [("core", True), ("|/usr/share/apport/apport -p%p", False), ("/c/%e", True)]
 )
@@ -77,9 +88,9 @@ def test_a_program_that_gets_core_dumps_is_told(
 
 
 def test_what_makes_sandboxes_impossible_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor.impossible() is None
+    assert doctor.impossible("/var/lib/stockade") is None
     monkeypatch.setattr(doctor, "_search_path", lambda: "/nowhere")
-    found = doctor.impossible()
+    found = doctor.impossible("/var/lib/stockade")
     assert found is not None
     assert (found.name, found.ok, found.required) == ("user namespaces", False, True)
     assert "can't be checked" in found.detail
