@@ -363,29 +363,14 @@ def daemon(
                 group.rmdir()
 
 
-def three_peers(acme: int, zeta: int, operator: int) -> str:
-    """A configuration: the tenants acme and zeta, and an operator, by user id. A token is over at
-    its end."""
-    return f"""
-socket_mode = 0o666
-
-[[peer]]
-uid = {acme}
-role = "tenant"
-tenant = "acme"
-
-[[peer]]
-uid = {zeta}
-role = "tenant"
-tenant = "zeta"
-
-[[peer]]
-uid = {operator}
-role = "operator"
-
-[tokens]
-skew_s = 0
-"""
+def peers(operator: int | None = None, **tenants: int) -> str:
+    """A configuration with the users of tenants, by the tenants' names, and of an operator. A token
+    is over at its end."""
+    roles = {uid: f'role = "tenant"\ntenant = "{name}"\n' for name, uid in tenants.items()}
+    if operator is not None:
+        roles[operator] = 'role = "operator"\n'
+    named = [f"[[peer]]\nuid = {uid}\n{role}" for uid, role in roles.items()]
+    return "".join(["socket_mode = 0o666\n", *named, "[tokens]\nskew_s = 0\n"])
 
 
 def printed(result: ToolResult) -> str:

@@ -24,23 +24,21 @@ from stockade.edge.client.sdk import Stockade
 from stockade.edge.wire import LeaseCreate
 from stockade.terms.fault import Code, Status
 from stockade.terms.result import Warn
-from tests.daemons import PROGRAM, WAIT_S, Daemon, InCall, as_user, daemon, error, output, until
+from tests.daemons import (
+    PROGRAM,
+    WAIT_S,
+    Daemon,
+    InCall,
+    as_user,
+    daemon,
+    error,
+    output,
+    peers,
+    until,
+)
 
 ACME, OTHER = 4242, 4343
-CONFIG = f"""
-socket_mode = 0o666
-[[peer]]
-uid = {ACME}
-role = "tenant"
-tenant = "acme"
-[[peer]]
-uid = {OTHER}
-role = "tenant"
-tenant = "other"
-[[tenant]]
-name = "tiny"
-ceiling = "small"
-"""
+CONFIG = peers(acme=ACME, other=OTHER) + '[[tenant]]\nname = "tiny"\nceiling = "small"\n'
 
 
 @pytest.fixture(scope="module")

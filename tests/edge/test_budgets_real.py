@@ -18,24 +18,16 @@ from stockade.edge.client.sdk import Stockade
 from stockade.terms.approval import ApprovalState
 from stockade.terms.fault import Code, Status
 from stockade.terms.grant import ApprovalRule
-from tests.daemons import WAIT_S, Daemon, InCall, as_user, daemon, error, text
+from tests.daemons import WAIT_S, Daemon, InCall, as_user, daemon, error, peers, text
 
 UID = 61_234
-CONFIG = f"""
-socket_mode = 0o666
-
-[[peer]]
-uid = {UID}
-role = "tenant"
-tenant = "acme"
-"""
 # Both processors as long as they get them, from several processes.
 BUSY = "for i in 1 2 3; do (while :; do :; done) & done; echo begun; while :; do :; done"
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Daemon]:
-    with daemon(CONFIG) as made:
+    with daemon(peers(acme=UID)) as made:
         yield made
 
 

@@ -24,10 +24,10 @@ from stockade.edge.wire import LeaseCreate
 from stockade.terms.fault import REGISTRY, Code, Status
 from stockade.terms.grant import CheckPattern
 from stockade.terms.result import ToolResult
-from tests.daemons import Daemon, as_user, daemon, error, output, three_peers
+from tests.daemons import Daemon, as_user, daemon, error, output, peers
 
 ACME, ZETA, BOSS, STRANGER = 61_001, 61_002, 61_003, 61_004
-CONFIG = three_peers(ACME, ZETA, BOSS)
+CONFIG = peers(acme=ACME, zeta=ZETA, operator=BOSS)
 
 
 @pytest.fixture(scope="module")

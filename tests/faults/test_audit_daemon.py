@@ -25,20 +25,9 @@ from stockade.ledger.audit_files import CHECKPOINT_FILE, KEY_FILE
 from stockade.terms.audit import AuditEvent, AuditKind, AuditRecord
 from stockade.terms.fault import Code, Status
 from stockade.tools.shape import timestamp
-from tests.daemons import PROGRAM, WAIT_S, InCall, as_user, daemon, error, place, until
+from tests.daemons import PROGRAM, WAIT_S, InCall, as_user, daemon, error, peers, place, until
 
 ACME, OTHER = 4001, 4002
-PEERS = f"""
-socket_mode = 0o666
-[[peer]]
-uid = {ACME}
-role = "tenant"
-tenant = "acme"
-[[peer]]
-uid = {OTHER}
-role = "tenant"
-tenant = "other"
-"""
 
 
 def cli(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -353,7 +342,7 @@ def test_a_stored_result_is_held_against_its_record(tmp_path: Path) -> None:
 
 
 def test_a_tenant_sees_its_own_calls_and_nothing_else() -> None:
-    with daemon(PEERS) as made:
+    with daemon(peers(acme=ACME, other=OTHER)) as made:
         for uid in (ACME, OTHER):
             with as_user(uid), made.connect() as stockade:
                 _, lease = stockade.create_lease(LeaseCreate(trajectory="run-1"))

@@ -32,10 +32,10 @@ from stockade.terms.fault import Code, Status
 from stockade.terms.grant import ApprovalRule, CheckOneOf, Total
 from stockade.terms.result import ToolResult
 from stockade.tools.catalog import TOOLS
-from tests.daemons import Daemon, as_user, daemon, error, output, three_peers
+from tests.daemons import Daemon, as_user, daemon, error, output, peers
 
 ACME, ZETA, BOSS, STRANGER = 61_011, 61_012, 61_013, 61_014
-CONFIG = three_peers(ACME, ZETA, BOSS)
+CONFIG = peers(acme=ACME, zeta=ZETA, operator=BOSS)
 SECRET = "/workspace/secret/f"
 NO_BUDGET_LEFT = Total(calls=0, cost_micro=0, cpu_ms=0, egress_bytes=0)
 # Each would read the secret or change something, if it were let.
