@@ -56,22 +56,21 @@ from stockade.flow.settlement import Settlement
 from stockade.flow.spending import Spending
 from stockade.terms.audit import AuditKind
 from stockade.terms.call import Permit, Right
-from stockade.terms.fault import Code, Status, failure
+from stockade.terms.fault import Code, failure
 from stockade.terms.ids import CallRef
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.ports import ArtifactStore, Clock, PathScope, Tee, Workspace
 from stockade.terms.result import (
-    RESULT_SCHEMA,
     EngineRef,
     ExportData,
     LeaseData,
     Provenance,
     ToolResult,
-    Usage,
     Warning,
 )
 from stockade.tools.arguments import object_of
-from stockade.tools.shape import timestamp
+from stockade.tools.definition import Shaped
+from stockade.tools.shape import Frame, operation_result, timestamp
 
 _PATCH_CHUNK = 256 * 1024
 
@@ -355,9 +354,7 @@ class FlowService:
         data: LeaseData | ExportData,
         warnings: Sequence[Warning] = (),
     ) -> ToolResult:
-        finished = self._parts.clock()
-        return ToolResult(
-            schema=RESULT_SCHEMA,
+        frame = Frame(
             request_id=context.request_id,
             call=CallRef(
                 lease_id=record.id,
@@ -366,28 +363,11 @@ class FlowService:
                 call_id=None,
                 tool=None,
             ),
-            status=Status.SUCCEEDED,
-            exit=None,
-            stdout=None,
-            stderr=None,
-            data=data,
-            artifacts=[],
-            warnings=list(warnings),
-            error=None,
-            retry_safe=True,
-            items=None,
-            usage=Usage(
-                started_at=timestamp(started),
-                finished_at=timestamp(finished),
-                wall_ms=max(0, int((finished - started) * 1000)),
-                wall_limit_ms=None,
-                cpu_ms=None,
-                peak_memory_bytes=None,
-                output_bytes=None,
-                egress_bytes=None,
-                cost_micro=None,
-            ),
-            replayed=False,
+            tool=None,
+            connect=False,
+            coerced=(),
+            started_at=started,
+            finished_at=self._parts.clock(),
             provenance=Provenance(
                 trust="untrusted",
                 lease_id=record.id,
@@ -400,8 +380,8 @@ class FlowService:
                 profile=record.grant.system.profile,
                 stockade_version=self._parts.version,
             ),
-            audit=None,
         )
+        return operation_result(Shaped(data=data, warnings=tuple(warnings)), frame)
 
 
 def _token(context: Context) -> str | None:

@@ -5,16 +5,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from stockade.terms.fault import REGISTRY, Code, Fault, Retry, Status
+from stockade.terms.fault import REGISTRY, Code, Fault, Status
 from stockade.terms.ids import CallRef
 from stockade.terms.result import RESULT_SCHEMA, Provenance, ToolResult, error_of
+from stockade.tools.retry import retry_safe
 
 NO_CALL: Final = CallRef(lease_id=None, trajectory_id=None, turn=None, call_id=None, tool=None)
-
-# Nothing ran, or nothing was changed: the same arguments under a new call id can't add an effect.
-_NOTHING_RAN: Final = frozenset(
-    {Status.INVALID, Status.DENIED, Status.REJECTED, Status.APPROVAL_REQUIRED, Status.UNAVAILABLE}
-)
 
 _HTTP: Final = {
     Status.INVALID: 400,
@@ -37,12 +33,12 @@ _HTTP_BY_CODE: Final = {
 
 def refusal(fault: Fault, request_id: str, version: str, call: CallRef = NO_CALL) -> ToolResult:
     """A result that says only why there is none."""
-    row = REGISTRY[fault.code]
+    status = fault.status
     return ToolResult(
         schema=RESULT_SCHEMA,
         request_id=request_id,
         call=call,
-        status=row.status,
+        status=status,
         exit=None,
         stdout=None,
         stderr=None,
@@ -50,7 +46,7 @@ def refusal(fault: Fault, request_id: str, version: str, call: CallRef = NO_CALL
         artifacts=[],
         warnings=[],
         error=error_of(fault),
-        retry_safe=row.status in _NOTHING_RAN and row.retry is not Retry.RECONCILE,
+        retry_safe=retry_safe(status, "A3", fault.code),
         items=None,
         usage=None,
         replayed=False,

@@ -59,6 +59,13 @@ def fault_result(fault: Fault, frame: Frame) -> ToolResult:
     return _result(Shaped(fault=fault), frame, _usage(frame, None, None), _coerced(frame.coerced))
 
 
+def operation_result(shaped: Shaped, frame: Frame) -> ToolResult:
+    """The result of an operation on a lease: it is no tool's, has succeeded, and adds nothing when
+    it is repeated."""
+    result = _result(shaped, frame, _usage(frame, None, None), ())
+    return result.model_copy(update={"retry_safe": True})
+
+
 def timestamp(seconds: float) -> str:
     """Seconds since the epoch as RFC 3339 in UTC, to the millisecond."""
     moment = datetime.fromtimestamp(seconds, UTC)

@@ -27,6 +27,7 @@ def test_only_what_certainly_did_nothing_is_safe_to_repeat() -> None:
     safe = {code for code in Code if refusal(Fault(code, ""), "r", "0").retry_safe}
     statuses = {REGISTRY[code].status for code in safe}
     assert statuses == {"invalid", "denied", "rejected", "approval_required", "unavailable"}
+    assert Code.IN_FLIGHT not in safe  # the first is still at it
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 
 from stockade.terms.fault import REGISTRY, Code, Fault, Status
 from stockade.terms.outcome import Captured, CapturedArtifact, EditOutcome, End, ViewOutcome
-from stockade.terms.result import EditData, ToolResult, ViewData, Warn
+from stockade.terms.result import EditData, ToolResult, ViewData, Warn, Warning
 from stockade.tools import catalog
 from stockade.tools.definition import AnyTool, Level, Shaped
 from stockade.tools.retry import retry_safe
-from stockade.tools.shape import fault_result, shape_result, timestamp
+from stockade.tools.shape import fault_result, operation_result, shape_result, timestamp
 from tests.unit.tools.support import BASH, EDIT, RUN, VIEW, ended, frame
 
 COMMAND = catalog.parse_arguments(BASH, {"command": ":"})[0]
@@ -146,6 +146,14 @@ def test_error_is_null_exactly_when_it_succeeded() -> None:
     assert result.usage is not None
     assert (result.usage.wall_ms, result.usage.cpu_ms, result.usage.output_bytes) == (12, None, 0)
     assert not result.retry_safe
+
+
+def test_an_operation_on_a_lease_is_no_tools_and_can_be_repeated() -> None:
+    shaped = Shaped(warnings=(Warning(code=Warn.CLAMPED, message="m", count=1),))
+    result = operation_result(shaped, frame(None))
+    assert (result.status, result.error, result.retry_safe) == (Status.SUCCEEDED, None, True)
+    assert result.warnings == list(shaped.warnings)
+    assert ToolResult.model_validate_json(result.to_json()) == result
 
 
 def test_times_are_rfc_3339_in_utc() -> None:
