@@ -202,6 +202,8 @@ def _compose(
     fault_point: Callable[[str], None],
 ) -> Runtime:
     processes.become_subreaper()
+    if persistent:
+        processes.allow_open_files()
     policy = load_policy()
     key_file = state_dir / "keys.json"
     root_keys = keys.load_or_create(key_file, random_hex)

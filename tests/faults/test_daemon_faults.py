@@ -14,6 +14,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -251,6 +252,14 @@ def test_a_lease_that_expires_in_mid_call_ends_the_call(server: Daemon, stockade
     with stockade.lease(None, trajectory="short") as again:
         assert again.id != lease.id
         assert output(again, "ls") == ""
+
+
+def test_a_low_limit_of_open_files_is_raised_as_far_as_it_may_be() -> None:
+    """80 are gone with the second or third sandbox, 1,024 with the 26th."""
+    with daemon(before="ulimit -Sn 80") as made, made.connect() as stockade, ExitStack() as leases:
+        for number in range(4):
+            lease = leases.enter_context(stockade.lease())
+            assert output(lease, f"echo {number}") == f"{number}\n"
 
 
 def test_a_renewed_lease_outlives_its_first_time(stockade: Stockade) -> None:

@@ -30,7 +30,7 @@ _SYS_OPENAT2: Final = 437
 _MIN_KERNEL: Final = (5, 19)
 _MIN_FREE_BYTES: Final = 2 * 1024**3
 _MIN_MEMORY_BYTES: Final = 1024**3
-# A thousand sandboxes hold some 15 descriptors each.
+# A sandbox with its waiting shells holds some 40: enough for 400.
 _MIN_OPEN_FILES: Final = 16_384
 _CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 _CONTROLLERS: Final = ("cpu", "memory", "pids")
