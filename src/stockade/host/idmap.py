@@ -33,7 +33,10 @@ def user_namespace(search_path: str) -> int:
     ) as child:
         assert child.stdout is not None
         try:
-            if not select.select([child.stdout], [], [], _GIVE_UP_S)[0]:
+            # Not select(2): the caller may have more than 1,024 descriptors.
+            poller = select.poll()
+            poller.register(child.stdout, select.POLLIN)
+            if not poller.poll(_GIVE_UP_S * 1000):
                 raise subprocess.TimeoutExpired(argv, _GIVE_UP_S)
             said = os.read(child.stdout.fileno(), 1)
             if said == b"\n":
