@@ -208,7 +208,7 @@ HOSTS = {
 }
 
 
-@pytest.mark.parametrize("command", ["serve", "run"])
+@pytest.mark.parametrize("command", ["serve", "run", "selftest"])
 @pytest.mark.parametrize("host", HOSTS)
 def test_b89_a_host_that_can_not_is_found_at_the_start(
     tmp_path: Path, host: str, command: str
@@ -219,6 +219,7 @@ def test_b89_a_host_that_can_not_is_found_at_the_start(
     arguments = {
         "serve": ["serve", "--state-dir", str(state), "--socket", str(socket)],
         "run": ["run", "--", "touch", str(tmp_path / "ran")],
+        "selftest": ["selftest"],
     }
     done = subprocess.run(
         [*prefix, PROGRAM, *arguments[command]],
@@ -228,7 +229,7 @@ def test_b89_a_host_that_can_not_is_found_at_the_start(
         check=False,
         env={**os.environ, "STOCKADE_SOCKET": str(tmp_path / "none"), "PLACE": str(tmp_path)},
     )
-    assert done.returncode == {"serve": 4, "run": 125}[command], done
+    assert done.returncode == {"serve": 4, "run": 125, "selftest": 4}[command], done
     assert done.stdout == ""
     assert said in done.stderr
     assert done.stderr.startswith("stockade: ")

@@ -202,6 +202,7 @@ class House:
 def opened() -> Iterator[House]:
     """A house with its baits, and nothing of it afterwards. Raises Failure(engine_unavailable)."""
     place = daemon.EMBEDDED
+    native.check_host(place)
     leftovers.collect(place, cgroup.detect(Path("/proc/self/mountinfo").read_text()))
     state_dir, owned = leftovers.new_state(place)
     with ExitStack() as undo:
