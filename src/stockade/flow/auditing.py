@@ -89,16 +89,22 @@ class Auditor:
         detail = {"claim": record.id, "state": state.value, "reason": reason}
         return replace(made, actor=None if by == DAEMON else by, detail=detail)
 
+    def refusal(self, facts: CallFacts, result: ToolResult) -> AuditEvent | None:
+        """A call of which nothing was carried out; None where there are too many of them."""
+        now = self._clock()
+        code = "-" if result.error is None else result.error.code.value
+        if not self._refusals.admit(facts.tenant, code, now):
+            return None
+        return outcome(facts, result, int(now * 1000), self._redact, refused=True)
+
     def refused(self, facts: CallFacts, result: ToolResult) -> ToolResult:
         """The result of a call of which nothing was carried out, with the place of its record.
         Without a record where there are too many of them or it can't be written. Never raises Failure:
         refusing is all that is left to do."""
-        now = self._clock()
-        code = "-" if result.error is None else result.error.code.value
-        if not self._refusals.admit(facts.tenant, code, now):
+        event = self.refusal(facts, result)
+        if event is None:
             return result
         try:
-            event = outcome(facts, result, int(now * 1000), self._redact, refused=True)
             return referring(result, self.log.write(event))
         except Failure as failed:
             _log.error("a refusal could not be recorded: %s", failed)

@@ -48,7 +48,7 @@ class _Flight:
 class _Unstored:
     state: ClaimState
     result: str | None
-    outcome: AuditEvent
+    outcome: AuditEvent | None
 
 
 class Claims:
@@ -126,7 +126,7 @@ class Claims:
             self.leave(name)
 
     def store(
-        self, name: str, state: ClaimState, result: str | None, outcome: AuditEvent
+        self, name: str, state: ClaimState, result: str | None, outcome: AuditEvent | None
     ) -> Head | None:
         """Settle a claim of a call that has come to its end; gives the place of `outcome` in the
         audit. Raises Failure(in_doubt) when that can't be recorded now: it is tried again."""
@@ -199,9 +199,9 @@ class Slot:
         """Whether `result` refuses a call that has not begun: nothing is to be settled."""
         return self.record is None or (not self._begun and result.status in NOTHING_RAN)
 
-    def settle(self, result: ToolResult, outcome: AuditEvent) -> Head | None:
-        """Record what became of the call; gives the place of `outcome` in the audit, None where it
-        is recorded later. Raises Failure(in_doubt) when that is not possible."""
+    def settle(self, result: ToolResult, outcome: AuditEvent | None) -> Head | None:
+        """Record what became of the call; gives the place of `outcome` in the audit, None without
+        one and where it is recorded later. Raises Failure(in_doubt) when that is not possible."""
         assert self.record is not None
         if not self._begun:  # it was refused for what it found, and repeats are told the same
             done = _settled(self.record, ClaimState.COMPLETED, _text(result), self._claims.clock())

@@ -150,7 +150,7 @@ class Pipeline:
             result = self._answered(
                 request, progress, lambda: self._carried(request, progress, call, None)
             )
-            if result.status in NOTHING_RAN:
+            if result.status in NOTHING_RAN or not progress.begun:
                 return self._refused(request, progress, result)
             request.mark(Stage.SETTLE)
             outcome = self._audit.outcome(progress.facts(request), result)
@@ -171,7 +171,13 @@ class Pipeline:
             if slot.unused(result):
                 return self._refused(request, progress, result)
             request.mark(Stage.SETTLE)
-            place = slot.settle(result, self._audit.outcome_of(intent, result))
+            # Cancelled while it waited: no effect to record, but a repeat must not start it either.
+            ended = (
+                self._audit.outcome_of(intent, result)
+                if progress.begun
+                else self._audit.refusal(progress.facts(request), result)
+            )
+            place = slot.settle(result, ended)
             if slot.given is not None:
                 self._sandboxes.forget(*slot.given)
             self._fault_point("settled")

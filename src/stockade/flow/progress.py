@@ -42,6 +42,11 @@ class Progress:
     arguments: Mapping[str, JsonValue] | None = None
     effect_began: bool = False
 
+    @property
+    def begun(self) -> bool:
+        """Whether it came through the gate."""
+        return self.bill is not None
+
     def frame(self, request: ToolRequest, origin: Origin, finished_at: float) -> shape.Frame:
         """For the result that is made now."""
         lease, permit, plan = self.lease, self.permit, self.plan

@@ -6,6 +6,8 @@ import itertools
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from stockade.decide.checks import Arguments
 from stockade.flow.auditing import Auditor, AuditSettings
 from stockade.flow.pipeline import Pipeline, ToolRequest
 from stockade.flow.refusals import BURST, COUNTED_S
+from stockade.host.cancel import EventfdCancel
 from stockade.terms.audit import Acting, AuditKind, AuditRecord, Checkpoint
 from stockade.terms.claim import ClaimState
 from stockade.terms.fault import Code, Fault, Status
@@ -24,6 +27,7 @@ from stockade.terms.result import ToolResult
 from stockade.testing.faults import Faults, raising
 from stockade.testing.house import TENANT, House, open_house
 
+PER_TENANT = 56  # as `Places` has it
 WHO = Acting("uid 1000", None, "my-agent/1", "model-x")
 
 
@@ -178,6 +182,41 @@ def test_a_denied_call_is_one_record_with_the_rule_that_decided(line: Line) -> N
     assert record.tenant == TENANT
     assert result.audit is not None
     assert result.audit.seq == record.seq
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("bash_execute", {"command": "true"}),
+        ("file_edit", {"path": "a", "old_str": "one", "new_str": "two"}),
+        ("file_view", {"path": "a"}),
+    ],
+)
+def test_a_call_that_is_cancelled_while_it_waits_is_one_refusal(
+    line: Line, tool: str, arguments: dict[str, JsonValue]
+) -> None:
+    """Nothing ran; and a repeat of what was cancelled starts nothing either."""
+    cancel = EventfdCancel()
+    with ThreadPoolExecutor() as threads, ExitStack() as taken:
+        taken.callback(cancel.close)
+        for _ in range(PER_TENANT):
+            taken.enter_context(line.house.places.hold(TENANT, cancel))
+        waiting = threads.submit(line.call, tool, arguments, call_id="w")
+        while line.house.places.count()[1] == 0:
+            assert not waiting.done()
+        assert line.house.running.cancel(line.lease, "w") == 1
+        result = waiting.result(30)
+    assert (result.status, code(result)) == (Status.CANCELLED, Code.CANCELLED)
+    (record,) = line.records()
+    assert (record.kind, record.code) == (AuditKind.CALL_REFUSED, "cancelled")
+    assert result.audit is not None
+    assert result.audit.seq == record.seq
+    assert record.result_digest == result_digest(result)
+    assert "sandbox" not in line.faults.seen
+    if tool != "file_view":
+        again = line.call(tool, arguments, call_id="w")
+        assert (again.status, again.replayed, again.audit) == (result.status, True, result.audit)
+        assert line.kinds() == ["call_refused"]
 
 
 @pytest.mark.parametrize(
