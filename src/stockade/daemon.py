@@ -410,11 +410,12 @@ def _release_all(leases: Leases) -> None:
 
 def serve(config: Config) -> None:
     """Be the daemon until a signal ends it. Raises Failure, ConfigError, ListenError."""
+    # First: a configuration that can't be used changes nothing of this process.
+    known = peers(config, os.getuid())
+    ceilings = ceilings_of(config, load_policy().ceilings)
     interpreter.switch_quickly()
     logs.configure(config.log.format)
-    known = peers(config, os.getuid())
     check_host(Path(config.state_dir))
-    ceilings = ceilings_of(config, load_policy().ceilings)
     with reporting.sinks(config, VERSION) as sinks:
         runtime = open_runtime(
             Path(config.state_dir),

@@ -8,9 +8,11 @@ entry point in this process.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -482,7 +484,10 @@ def test_what_is_wrong_is_one_line(
 
 
 def test_bad_configuration_files(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """Refused before anything of the process is set: a log on the stderr of one test would be
+    written to by those after it."""
     file = tmp_path / "config.toml"
+    before = [*logging.getLogger().handlers], sys.getswitchinterval()
     for content, part in (
         ("speed = 9\n", "speed"),
         ("speed = \n", "not TOML"),
@@ -503,4 +508,5 @@ def test_bad_configuration_files(tmp_path: Path, capfdbinary: pytest.CaptureFixt
             out, err = capfdbinary.readouterr()
             [line] = err.decode().splitlines()
             assert (out, line.startswith("stockade: "), part in line) == (b"", True, True)
+            assert ([*logging.getLogger().handlers], sys.getswitchinterval()) == before
     assert not (tmp_path / "state").exists()
