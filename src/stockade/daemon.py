@@ -308,6 +308,7 @@ def _compose(
         running=running,
         artifacts=artifacts,
         audit=audit,
+        spending=spending,
     )
     sweeper = Sweeper(
         steps,

@@ -177,6 +177,31 @@ def test_a_killed_daemon_has_counted_what_was_drawn() -> None:
             held.release()
 
 
+def test_a_command_that_outlives_its_daemon_has_its_budget_still() -> None:
+    with daemon() as made:
+        with made.connect() as stockade:
+            held = stockade.lease(None, tenant="acme", trajectory="crash")
+            child = held.narrowed(limits={"cpu_ms": 4000})
+            script = "(while :; do :; done) & while :; do :; done"
+            call = InCall(child, script)
+            made.kill()
+            assert error(call.result()).code is Code.CONNECTION_LOST
+        made.start()
+        with made.connect() as stockade:
+            again = stockade.attach(held.id, child.token)
+            argv = ["bash", "-c", f"echo started; {script}"]
+            result = again.run(argv, call_id=call.call_id)
+            assert result.replayed
+            assert is_over(result)
+            assert result.usage is not None
+            assert result.usage.cpu_ms is not None
+            # Nobody looked while no daemon was there, which may take long on a busy host.
+            assert result.usage.cpu_ms > 3500
+            assert spent(stockade, again) == {"cpu_ms": min(result.usage.cpu_ms, 4000)}
+            assert not [pid for pid in made.inside() if _is_busy(pid)]
+            stockade.attach(held.id, held.token).release()
+
+
 def stk(server: Daemon, *arguments: str) -> int:
     return main(Native(), [*arguments, "--socket", server.socket])
 

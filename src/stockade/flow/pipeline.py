@@ -261,6 +261,8 @@ class Pipeline:
             workspace.files.look(operation.searches, scope)
         assert progress.plan is not None
         assert progress.digest is not None
+        if slot is not None and slot.record is not None:
+            slot.record = bill.noted(slot.record)
         context = ExecContext(
             lease_id=record.id,
             cancel=cancel,
@@ -292,8 +294,9 @@ class Pipeline:
 
     def _starting(self, progress: Progress, slot: Slot, sandbox: str, guest_call: str) -> None:
         """Stage 5 of a command: the process that is to become it is known here, and waits."""
-        slot.start(sandbox, guest_call)
         assert progress.bill is not None
+        slot.start(sandbox, guest_call)
+        progress.bill.claim_id = slot.name
         progress.effect_began = progress.bill.runs = True
         self._fault_point("starting")
 

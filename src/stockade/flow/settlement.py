@@ -9,9 +9,9 @@ until it is settled:
     a command      the engine says what is left of it: its end, its unused process, itself still
                    running, or nothing: in doubt
 
-A command that still runs holds its name and its place in `Running` like any call. A claim that can't
-be looked at (its workspace can't be mounted, say) stays in flight until its own lease is over, and
-is in doubt then. So none stays for ever.
+A command that still runs holds its name and its place in `Running` like any call, and its budgets
+bound it as they did. A claim that can't be looked at (its workspace can't be mounted, say) stays in
+flight until its own lease is over, and is in doubt then. So none stays for ever.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from stockade.flow.auditing import Auditor
 from stockade.flow.claims import CALLER_S, DAEMON, SKEW_S, Claims
 from stockade.flow.leases import Leases
 from stockade.flow.running import Running
+from stockade.flow.spending import Bill, Spending
 from stockade.flow.told import Teller
 from stockade.terms.call import ViewOperation
 from stockade.terms.claim import (
@@ -64,6 +66,7 @@ class Settlement:
         running: Running,
         artifacts: ArtifactStore,
         audit: Auditor,
+        spending: Spending,
     ) -> None:
         self._claims = claims
         self._book = claims.book
@@ -73,6 +76,7 @@ class Settlement:
         self._running = running
         self._artifacts = artifacts
         self._audit = audit
+        self._spending = spending
 
     def recover(self) -> None:
         """Raises Failure(storage_unavailable)."""
@@ -188,7 +192,7 @@ class Settlement:
         if isinstance(evidence, StillRunning):
             return self._go_on(record, evidence)
         if isinstance(evidence, Completed):
-            self._completed(record, evidence.outcome)
+            self._ended(record, evidence.outcome, self._spending.resume(record))
         elif isinstance(evidence, NotExecuted):
             self._not_executed(record, "the process that was to become it ended unused")
         else:
@@ -225,13 +229,29 @@ class Settlement:
             record.chain,
         ) as cancel:
             entered.set()
-            context = ExecContext(record.lease_id, cancel, self._artifacts)
+            bill = self._spending.resume(record)
+            meter = None if bill is None else bill.meter
+            context = ExecContext(record.lease_id, cancel, self._artifacts, cpu=meter)
             left_s = record.until_boot_s - self._claims.boottime() - CALLER_S - SKEW_S
             outcome = evidence.finish(context, max(1, int(left_s * 1000)))
-            self._completed(record, outcome)
+            self._ended(record, outcome, bill)
 
-    def _completed(self, record: ClaimRecord, outcome: ExecOutcome | EditOutcome) -> None:
-        result = self._teller.result(record, outcome)
+    def _ended(self, record: ClaimRecord, outcome: ExecOutcome, bill: Bill | None) -> None:
+        if bill is None:
+            self._completed(record, outcome)
+            return
+        bill.end(outcome.cpu_ms)
+        if bill.shortage is not None:
+            outcome = replace(outcome, shortage=bill.shortage)
+        self._completed(record, outcome, bill.cost_micro)
+
+    def _completed(
+        self,
+        record: ClaimRecord,
+        outcome: ExecOutcome | EditOutcome,
+        cost_micro: int | None = None,
+    ) -> None:
+        result = self._teller.result(record, outcome, cost_micro)
         unknown = result.status is Status.UNKNOWN
         self._end(
             record,

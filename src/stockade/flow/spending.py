@@ -5,7 +5,8 @@ anything runs. Of processor time nobody knows beforehand how much it will be, so
 ahead, in slices: what is drawn counts as spent until the call gives back what it did not use. A
 command is looked at before it could have used more than was drawn, at the full rate of its lease,
 and ended while some is left, for the time that looking and ending take. So calls that run at once
-can't together outspend a block, and after a crash what was drawn counts as spent.
+can't together outspend a block, and after a crash what was drawn counts as spent. The claim of a
+command says what bounds it and what was drawn for it, so the next process goes on with its bill.
 
 A capability without any budget costs nothing here: no transaction, and nobody looks.
 """
@@ -15,14 +16,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from stockade.terms.base import MAX_INTEGER
 from stockade.terms.books import SpendBook
 from stockade.terms.call import Permit
+from stockade.terms.claim import ClaimRecord
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.ports import CpuMeter
-from stockade.terms.spend import Amount, Budget, Prices, Shortage, has_budget
+from stockade.terms.spend import Amount, Budget, Metered, Prices, Shortage, has_budget
 
 # How much processor time a call holds ahead of what it has used, beside the reserve.
 SLICE_MS: Final = 200
@@ -61,6 +64,18 @@ class Spending:
             raise exhausted(shortage)
         return bill
 
+    def resume(self, claim: ClaimRecord) -> Bill | None:
+        """The bill of a command that an earlier process began; None where no budget bounds its
+        time."""
+        owed = claim.metered
+        if owed is None:
+            return None
+        prices = Prices({claim.tool: owed.call_price}, owed.cpu_second, 0)
+        rate = Rate(self._processors, owed.cpu_millis)
+        bill = Bill(self._book, owed.budgets, prices, claim.tool, rate)
+        bill.go_on(claim)
+        return bill
+
     def left(self, permit: Permit) -> list[tuple[Budget, Amount]]:
         """The budgets of a chain, root first, and what was spent of each. Raises
         Failure(storage_unavailable)."""
@@ -95,25 +110,26 @@ class Rate:
 
     def __init__(self, processors: int, cpu_millis: int) -> None:
         self._processors = processors
-        self._millis = cpu_millis
+        self.cpu_millis = cpu_millis
         self.reserve_ms = self._most(RESERVE_WALL_MS)
         self.least_ms = self._most(LEAST_LOOK_MS)
 
     def _most(self, wall_ms: int) -> int:
-        quotas = self._millis * (wall_ms + _PERIODS_MS) // 1000 + 1
+        quotas = self.cpu_millis * (wall_ms + _PERIODS_MS) // 1000 + 1
         return max(1, min(self._processors * wall_ms, quotas))
 
     def lasts_ms(self, cpu_ms: int) -> int:
         """The time in which not more than `cpu_ms` can be used."""
-        by_quota = cpu_ms * 1000 // self._millis - _PERIODS_MS if self._millis else 0
+        by_quota = cpu_ms * 1000 // self.cpu_millis - _PERIODS_MS if self.cpu_millis else 0
         return max(LEAST_LOOK_MS, cpu_ms // self._processors, by_quota)
 
 
 class Bill:
     """What one call owes. One thread at a time, and only `more` while the command runs.
 
-    `began` and `runs` are set by whoever carries the call out: before it touches anything, and
-    before it starts the command. `cost_micro` is None while or where it can't be known."""
+    `began`, `runs` and `claim_id` are set by whoever carries the call out: before it touches
+    anything, before it starts the command, and when its claim is written. `cost_micro` is None
+    while or where it can't be known."""
 
     def __init__(
         self,
@@ -132,6 +148,7 @@ class Bill:
         self._open = False
         self.began = False
         self.runs = False
+        self.claim_id: str | None = None
         self.cost_micro: int | None = None
         self.shortage: Shortage | None = None
 
@@ -139,6 +156,19 @@ class Bill:
     def meter(self) -> CpuMeter | None:
         """For the engine, where a budget bounds the command's time."""
         return None if self._rate is None else self
+
+    def noted(self, record: ClaimRecord) -> ClaimRecord:
+        """The claim that is about to be written, with what `go_on` needs."""
+        if self._rate is None:
+            return record
+        cpu_millis, cpu_second = self._rate.cpu_millis, self._prices.cpu_second
+        metered = Metered(self._budgets, cpu_millis, self._price, cpu_second)
+        return replace(record, metered=metered, drawn_ms=self._drawn_ms)
+
+    def go_on(self, claim: ClaimRecord) -> None:
+        """In place of `open`: the call was counted, and its command runs."""
+        self.claim_id, self._drawn_ms = claim.id, claim.drawn_ms
+        self._open = self.began = self.runs = True
 
     def open(self) -> Shortage | None:
         """Count the call. Gives the budget that does not suffice; nothing is counted then."""
@@ -201,7 +231,7 @@ class Bill:
         while True:
             cost = self._prices.cpu(self._drawn_ms + want) - self._prices.cpu(self._drawn_ms)
             amount = Amount(also.calls, also.cost_micro + cost, want)
-            short = self._book.add(self._budgets, amount)
+            short = self._book.add(self._budgets, amount, self.claim_id)
             if short is None:
                 self._drawn_ms += want
                 return None
@@ -220,7 +250,7 @@ class Bill:
         cost = self._prices.cpu(self._drawn_ms) - self._prices.cpu(self._drawn_ms - cpu_ms)
         amount = Amount(also.calls, also.cost_micro + cost, cpu_ms)
         if amount != Amount():
-            self._book.take_back(self._budgets, amount)
+            self._book.take_back(self._budgets, amount, self.claim_id)
         self._drawn_ms -= cpu_ms
 
 

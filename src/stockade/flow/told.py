@@ -36,8 +36,13 @@ class Teller:
         self._clock = clock
         self._version = version
 
-    def result(self, record: ClaimRecord, outcome: ExecOutcome | EditOutcome) -> ToolResult:
-        """As the call itself would have answered."""
+    def result(
+        self,
+        record: ClaimRecord,
+        outcome: ExecOutcome | EditOutcome,
+        cost_micro: int | None = None,
+    ) -> ToolResult:
+        """As the call itself would have answered. `cost_micro` is None where it is not known."""
         tool = catalog.get(record.tool)
         given = parse_strict(record.arguments.encode(), _MAX_ARGUMENTS)
         try:
@@ -50,7 +55,7 @@ class Teller:
         clean = clean_outcome(outcome, redactor, findings)
         result = shape.shape_result(
             tool.shape(arguments, clean),
-            self._frame(record, coerced),
+            self._frame(record, coerced, cost_micro),
             outcome if isinstance(outcome, ExecOutcome) else None,
             record.wall_limit_ms,
         )
@@ -68,7 +73,12 @@ class Teller:
         shaped = Shaped(warnings=(Warning(code=Warn.SETTLED, message=said, count=1),))
         return shape.shape_result(shaped, self._frame(record), None, record.wall_limit_ms)
 
-    def _frame(self, record: ClaimRecord, coerced: tuple[str, ...] = ()) -> shape.Frame:
+    def _frame(
+        self,
+        record: ClaimRecord,
+        coerced: tuple[str, ...] = (),
+        cost_micro: int | None = None,
+    ) -> shape.Frame:
         return shape.Frame(
             request_id=record.request_id,
             call=call_ref(record),
@@ -77,6 +87,7 @@ class Teller:
             coerced=coerced,
             started_at=record.created_at_s,
             finished_at=self._clock(),
+            cost_micro=cost_micro,
             provenance=Provenance(
                 trust="untrusted",
                 lease_id=record.lease_id,

@@ -27,6 +27,7 @@ from stockade.terms.audit import AuditEvent, Head
 from stockade.terms.claim import ClaimRecord, ClaimState, Settled
 from stockade.terms.fault import Code, failure
 from stockade.terms.outcome import EditOutcome
+from stockade.terms.spend import Metered
 
 _COLUMNS: Final = tuple(field.name for field in fields(ClaimRecord))
 # Statements are put together from the field names of the record; values are always bound.
@@ -56,6 +57,7 @@ _FORGET: Final = "DELETE FROM claim WHERE sequence IN (SELECT sequence FROM clai
 _FORGET_ROWS: Final = 500
 _CHAIN: Final = TypeAdapter(tuple[str, ...])
 _EDIT: Final = TypeAdapter(EditOutcome)
+_METERED: Final = TypeAdapter(Metered)
 _EDIT_NAMES: Final = tuple(field.name for field in fields(EditOutcome))
 
 
@@ -167,10 +169,12 @@ class ClaimTable:
 
 def _row(record: ClaimRecord) -> tuple[Cell, ...]:
     edit = None if record.foreseen is None else _edit_text(record.foreseen)
+    metered = None if record.metered is None else _METERED.dump_json(record.metered).decode()
     special: dict[str, Cell] = {
         "state": record.state.value,
         "chain": json.dumps(record.chain),
         "foreseen": edit,
+        "metered": metered,
     }
     return tuple(special[name] if name in special else getattr(record, name) for name in _COLUMNS)
 
@@ -183,11 +187,12 @@ def _record(row: Sequence[Cell]) -> ClaimRecord:
     """Raises Failure(storage_unavailable) for a row that this version can't understand."""
     cell = dict(zip(_COLUMNS, row, strict=True))
     try:
-        edit = cell.pop("foreseen")
+        edit, metered = cell.pop("foreseen"), cell.pop("metered")
         return ClaimRecord(
             state=ClaimState(str(cell.pop("state"))),
             chain=_CHAIN.validate_json(str(cell.pop("chain"))),
             foreseen=None if edit is None else _EDIT.validate_json(str(edit)),
+            metered=None if metered is None else _METERED.validate_json(str(metered)),
             **cell,  # type: ignore[arg-type]
         )
     except (ValueError, ValidationError) as error:

@@ -186,6 +186,12 @@ _V8: Final = (
     "ALTER TABLE lease ADD COLUMN ends_boot_s REAL NOT NULL DEFAULT 0",
 )
 
+# How a command's processor time is bounded, and how much of what its budgets have spent is its own.
+_V9: Final = (
+    "ALTER TABLE claim ADD COLUMN metered TEXT",
+    "ALTER TABLE claim ADD COLUMN drawn_ms INTEGER NOT NULL DEFAULT 0",
+)
+
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     _V1,
     _V2,
@@ -195,6 +201,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     _V6,
     _V7,
     _V8,
+    _V9,
 )
 CURRENT: Final = len(MIGRATIONS)
 

@@ -2,7 +2,8 @@
 
 A call's amount is counted against every block of its chain in one transaction, after all of them
 have been asked, so that calls that run at once can't together pass any sum. A sum is never more
-than its budget and never below zero.
+than its budget and never below zero. What is drawn for a command that runs is said in its claim in
+the same transaction, so that the next process knows how much of a sum is this call's.
 """
 
 from __future__ import annotations
@@ -26,15 +27,18 @@ _TAKE: Final = (
     "UPDATE spend SET calls = max(0, calls - ?), cost_micro = max(0, cost_micro - ?),"
     " cpu_ms = max(0, cpu_ms - ?), egress_bytes = max(0, egress_bytes - ?) WHERE block = ?"
 )
+_DRAWN: Final = "UPDATE claim SET drawn_ms = drawn_ms + ? WHERE id = ?"
 
 
 class SpendTable:
-    """Implements `terms.ports.SpendBook`. Thread-safe."""
+    """Implements `terms.books.SpendBook`. Thread-safe."""
 
     def __init__(self, ledger: SqliteLedger) -> None:
         self._ledger = ledger
 
-    def add(self, budgets: Sequence[Budget], amount: Amount) -> Shortage | None:
+    def add(
+        self, budgets: Sequence[Budget], amount: Amount, claim_id: str | None = None
+    ) -> Shortage | None:
         with self._ledger.transaction() as connection:
             for budget in budgets:
                 shortage = budget.shortage(_sum(connection, budget.block), amount)
@@ -43,12 +47,18 @@ class SpendTable:
             for budget in budgets:
                 row = (budget.block, *_cells(budget.counted(amount)), float(budget.not_after_s))
                 connection.execute(_ADD, row)
+            if claim_id is not None:
+                connection.execute(_DRAWN, (amount.cpu_ms, claim_id))
         return None
 
-    def take_back(self, budgets: Sequence[Budget], amount: Amount) -> None:
+    def take_back(
+        self, budgets: Sequence[Budget], amount: Amount, claim_id: str | None = None
+    ) -> None:
         with self._ledger.transaction() as connection:
             for budget in budgets:
                 connection.execute(_TAKE, (*_cells(budget.counted(amount)), budget.block))
+            if claim_id is not None:
+                connection.execute(_DRAWN, (-amount.cpu_ms, claim_id))
 
     def spent(self, budgets: Sequence[Budget]) -> Sequence[Amount]:
         found = (self._ledger.rows(_SELECT, (budget.block,)) for budget in budgets)

@@ -17,12 +17,16 @@ class SpendBook(Protocol):
     """Durable sums of what was spent, by block. Every method is one transaction; raises
     Failure(storage_unavailable)."""
 
-    def add(self, budgets: Sequence[Budget], amount: Amount) -> Shortage | None:
+    def add(
+        self, budgets: Sequence[Budget], amount: Amount, claim_id: str | None = None
+    ) -> Shortage | None:
         """Count `amount` against every budget, or none of it: then the first one, in the order
-        given, that does not suffice."""
+        given, that does not suffice. The claim's `drawn_ms` grows by it."""
 
-    def take_back(self, budgets: Sequence[Budget], amount: Amount) -> None:
-        """Undo a part of what `add` counted against the same budgets."""
+    def take_back(
+        self, budgets: Sequence[Budget], amount: Amount, claim_id: str | None = None
+    ) -> None:
+        """Undo a part of what `add` counted against the same budgets, and for the same claim."""
 
     def spent(self, budgets: Sequence[Budget]) -> Sequence[Amount]:
         """The sum of each."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from stockade.terms.audit import Head
 from stockade.terms.outcome import EditOutcome, ExecOutcome
+from stockade.terms.spend import Metered
 
 if TYPE_CHECKING:
     from stockade.terms.ports import ExecContext
@@ -44,7 +45,8 @@ class ClaimRecord:
 
     `foreseen` is what an edit is about to do, written before it does it. `sandbox` and `guest_call`
     say where a command runs; None as long as it was given to no sandbox. `wall_limit_ms` is the
-    applied time limit of a command.
+    applied time limit of a command. `metered` is what bounds its processor time, None where nothing
+    does, and `drawn_ms` how much of it is counted as spent for this call.
 
     `boot` is the kernel's name for the boot of the claim, and `until_boot_s` (seconds of that boot's
     clock, CLOCK_BOOTTIME) the end of the claim's own lease: later than the call's deadline, its
@@ -79,6 +81,8 @@ class ClaimRecord:
     settled_by: str | None = None
     reason: str | None = None
     result: str | None = None
+    metered: Metered | None = None
+    drawn_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,17 @@ class Shortage:
 
 
 @dataclass(frozen=True, slots=True)
+class Metered:
+    """What bounds a command's processor time: `budgets` of its chain, and `cpu_millis` of its lease,
+    which say how fast it can use them. With the prices of its call and of a second."""
+
+    budgets: tuple[Budget, ...]
+    cpu_millis: int
+    call_price: int
+    cpu_second: int
+
+
+@dataclass(frozen=True, slots=True)
 class Prices:
     """Micro-units for a call of each tool (one that is not named costs nothing), a second of
     processor time, and a mebibyte sent out (nothing is, yet)."""

@@ -12,13 +12,15 @@ from stockade.terms.spend import Amount, Budget, Shortage
 
 
 class FakeSpendBook:
-    """Implements `terms.ports.SpendBook`."""
+    """Implements `terms.books.SpendBook`. It has no claims."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sums: dict[str, Amount] = {}
 
-    def add(self, budgets: Sequence[Budget], amount: Amount) -> Shortage | None:
+    def add(
+        self, budgets: Sequence[Budget], amount: Amount, claim_id: str | None = None
+    ) -> Shortage | None:
         with self._lock:
             for budget in budgets:
                 shortage = budget.shortage(self._sum(budget), amount)
@@ -28,7 +30,9 @@ class FakeSpendBook:
                 self._sums[budget.block] = _plus(self._sum(budget), budget.counted(amount), 1)
         return None
 
-    def take_back(self, budgets: Sequence[Budget], amount: Amount) -> None:
+    def take_back(
+        self, budgets: Sequence[Budget], amount: Amount, claim_id: str | None = None
+    ) -> None:
         with self._lock:
             for budget in budgets:
                 self._sums[budget.block] = _plus(self._sum(budget), budget.counted(amount), -1)

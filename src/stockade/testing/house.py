@@ -206,6 +206,7 @@ def open_house(
         running=running,
         artifacts=artifacts,
         audit=audit,
+        spending=spending,
     )
     return House(
         policy=policy,

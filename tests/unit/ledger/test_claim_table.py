@@ -15,8 +15,11 @@ from stockade.ledger.claim_table import ClaimTable
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.claim import ClaimRecord, ClaimState
 from stockade.terms.fault import Code, Failure
+from stockade.terms.grant import NO_BUDGET
 from stockade.terms.outcome import EditOutcome
+from stockade.terms.spend import Budget, Metered
 
+METERED = Metered((Budget("a", NO_BUDGET, 5), Budget("b", NO_BUDGET, 4)), 2000, 70, 1500)
 EDIT = EditOutcome("/workspace/f", 2, "0" * 32, "1" * 32, "-é\n+x\n", True)
 
 
@@ -76,6 +79,8 @@ def test_a_claim_is_read_as_it_was_written(table: ClaimTable) -> None:
         settled_by="uid 1",
         reason="r",
         result="{}",
+        metered=METERED,
+        drawn_ms=250,
     )
     for number, record in enumerate([claim(1), replace(full, id="cl_" + "f" * 32)]):
         table.begin(record)

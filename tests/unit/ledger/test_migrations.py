@@ -55,3 +55,19 @@ def test_leases_that_share_have_one_range_of_user_ids_and_others_do_not() -> Non
         ("a",),
     ]
     connection.close()
+
+
+def test_a_claim_of_an_earlier_version_is_not_metered() -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    for step in migrations.MIGRATIONS[:8]:
+        for statement in step:
+            connection.execute(statement)
+    connection.execute("PRAGMA user_version = 8")
+    connection.execute(f"PRAGMA application_id = {migrations.APPLICATION_ID}")
+    table = connection.execute("PRAGMA table_info(claim)").fetchall()
+    values = {"TEXT": "a", "INTEGER": 1, "REAL": 1.0}
+    old = tuple(values[row[2]] for row in table)
+    connection.execute(f"INSERT INTO claim VALUES ({', '.join('?' * len(old))})", old)
+    migrate(connection)
+    assert connection.execute("SELECT * FROM claim").fetchall() == [(*old, None, 0)]
+    connection.close()

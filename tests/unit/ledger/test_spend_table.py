@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from stockade.ledger.claim_table import ClaimTable
 from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import SPEND_KEPT_S, SqliteLedger
 from stockade.terms.books import SpendBook
+from stockade.terms.claim import ClaimState
 from stockade.terms.grant import NO_BUDGET, Total
 from stockade.terms.spend import Amount, Budget, Shortage
 from stockade.testing.fake_books import FakeSpendBook
+from tests.unit.ledger.test_claim_table import claim
 
 END = 2_000
 
@@ -95,3 +98,23 @@ def test_sums_of_blocks_that_ended_long_before_are_forgotten(ledger: SqliteLedge
     assert book.spent(one) == [Amount(calls=4)]
     ledger.sweep(END + SPEND_KEPT_S)
     assert book.spent(one) == [Amount()]
+
+
+def test_a_claim_says_what_was_drawn_for_it_and_no_other_does(ledger: SqliteLedger) -> None:
+    book, claims = SpendTable(ledger), ClaimTable(ledger)
+    for number in (1, 2):
+        claims.begin(claim(number, drawn_ms=50))
+
+    def drawn() -> list[int]:
+        return [record.drawn_ms for record in claims.list(None, None, tuple(ClaimState), 9)]
+
+    one = [budget("b", cpu_ms=300)]
+    assert book.add(one, Amount(cpu_ms=200), claim(1).id) is None
+    assert drawn() == [250, 50]
+    assert book.add(one, Amount(cpu_ms=200), claim(1).id) is not None
+    assert book.add(one, Amount(cpu_ms=60)) is None
+    assert drawn() == [250, 50]
+    book.take_back(one, Amount(cpu_ms=130), claim(1).id)
+    book.take_back(one, Amount(cpu_ms=60))
+    assert drawn() == [120, 50]
+    assert book.spent(one) == [Amount(cpu_ms=70)]
