@@ -252,14 +252,27 @@ static void reap(void)
 	}
 }
 
+static struct call *vacancy(void)
+{
+	for (struct call *call = calls; call < calls + CALLS_MAX; call++)
+		if (!call->taken)
+			return call;
+	return NULL;
+}
+
+static void take(struct call *call, pid_t pid, uint64_t id, const struct wire_fds *fds)
+{
+	*call = (struct call){ .taken = true, .pid = pid, .sock = fds->fd[0], .id = id };
+	call->kept.count = fds->count - 1;
+	memcpy(call->kept.fd, fds->fd + 1, call->kept.count * sizeof *fds->fd);
+}
+
 /* 0, or why there is no spare; then the descriptors are still the caller's. */
 static int prefork(const struct wire_fds *fds, uint64_t id)
 {
-	struct call *call = calls;
+	struct call *call = vacancy();
 
-	while (call < calls + CALLS_MAX && call->taken)
-		call++;
-	if (call == calls + CALLS_MAX)
+	if (!call)
 		return EAGAIN;
 
 	pid_t pid = fork();
@@ -268,9 +281,29 @@ static int prefork(const struct wire_fds *fds, uint64_t id)
 		spare(fds->fd[0], id);
 	if (pid < 0)
 		return errno;
-	*call = (struct call){ .taken = true, .pid = pid, .sock = fds->fd[0], .id = id };
-	call->kept.count = fds->count - 1;
-	memcpy(call->kept.fd, fds->fd + 1, call->kept.count * sizeof *fds->fd);
+	take(call, pid, id, fds);
+	return 0;
+}
+
+/*
+ * A child that a held shell made (hold.c). 0, or why it is not taken; then the descriptors are still
+ * the caller's. One that is dead is taken if nobody has reaped it, and reported by the reap to come.
+ */
+static int adopt(const struct wire_fds *fds, uint64_t id, pid_t pid)
+{
+	struct call *call = vacancy();
+	siginfo_t about;
+
+	if (!call)
+		return EAGAIN;
+	if (call_of(pid))
+		return EEXIST;
+	if (waitid(P_PID, (id_t)pid, &about, WEXITED | WNOHANG | WNOWAIT | __WALL) < 0)
+		return errno;
+	take(call, pid, id, fds);
+	/* of a stop from before nothing is heard any more */
+	kill(pid, SIGCONT);
+	tell(call->sock, WIRE_ADOPTED, id, 0, 0);
 	return 0;
 }
 
@@ -343,11 +376,14 @@ static bool serve(int control)
 		forget(command.id);
 	if (!error && command.type == WIRE_TAKE)
 		hand_over(control, command.id);
-	if (!error && command.type == WIRE_PREFORK) {
-		error = prefork(&fds, command.id);
+	if (!error && (command.type == WIRE_PREFORK || command.type == WIRE_ADOPT)) {
+		error = command.type == WIRE_PREFORK ? prefork(&fds, command.id) :
+						       adopt(&fds, command.id, command.pid);
 		if (!error)
 			return true; /* the descriptors are the call's now */
 	}
+	if (!error && command.type == WIRE_FORK)
+		error = EBADMSG;
 	/* the reason first: to the host, the end of the call's socket is the refusal */
 	if (error)
 		tell(control, WIRE_ERROR, command.id, error, 0);

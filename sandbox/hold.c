@@ -6,16 +6,22 @@
  * says HELD and waits. The shell itself has run nothing yet: its main() begins when the ARGUMENT has
  * come, which takes the place of the last argument, where /proc/self/cmdline shows it as well.
  *
+ * One that waits can be forked (FORK): the new process waits in its place in the same way, with a
+ * socket, stdout and stderr of its own, for a fifth of what another exec costs. It is a child of the
+ * guest as the first one is, which so reports its end, and it is in the first one's v1 cgroups.
+ *
  * Until then the shell is like any spare: every signal blocked, no dumps (so no ptrace), nothing
  * open but stdio and the call's socket. Whatever is not as expected ends the process; it has run
  * nothing, and says so (UNUSED), the host's evidence for that. Where the library can't be loaded the
  * shell runs the text that keeps the place, which is `exit 125` and a comment.
  */
+#define _GNU_SOURCE
 #include "signals.h"
 #include "wire.h"
 
 #include <errno.h>
 #include <locale.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -31,9 +37,9 @@ struct argument {
 
 _Static_assert(sizeof(struct argument) == sizeof(struct wire_command) + WIRE_HOLD_MAX, "padding");
 
-static void say(uint32_t type)
+static void say(uint32_t type, uint64_t id, int32_t value)
 {
-	struct wire_report report = { .magic = WIRE_MAGIC, .type = type };
+	struct wire_report report = { .magic = WIRE_MAGIC, .type = type, .id = id, .value = value };
 
 	if (send(CALL_FD, &report, sizeof report, MSG_NOSIGNAL) < 0)
 		_exit(UNUSED);
@@ -42,23 +48,64 @@ static void say(uint32_t type)
 /* It has run nothing, and says so: an exit status could be a command's own. */
 static _Noreturn void refuse(void)
 {
-	say(WIRE_UNUSED);
+	say(WIRE_UNUSED, 0, 0);
 	_exit(UNUSED);
+}
+
+/*
+ * By the system call: a sibling and not a child, so that the guest reaps it. What the C library's
+ * own fork would do beside it is for threads and for what it knows of the thread's number: of the
+ * first there are none, and the second it asks the kernel for where it matters (raise(3)).
+ */
+static pid_t fork_sibling(void)
+{
+	return (pid_t)syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0);
+}
+
+/* In the new process: nothing of the old one's stays open. */
+static void begin(uint64_t id, const struct wire_fds *fds)
+{
+	if (dup2(fds->fd[0], CALL_FD) < 0 || dup2(fds->fd[1], 1) < 0 || dup2(fds->fd[2], 2) < 0 ||
+	    close_range(CALL_FD + 1, ~0U, 0) < 0)
+		_exit(UNUSED);
+	setsid();
+	say(WIRE_READY, id, 0);
+}
+
+static void fork_one(uint64_t id, struct wire_fds *fds)
+{
+	pid_t pid = fork_sibling();
+	int error = errno;
+
+	if (pid == 0) {
+		begin(id, fds);
+		return;
+	}
+	wire_close(fds);
+	say(WIRE_FORKED, id, pid < 0 ? -error : pid);
 }
 
 static size_t wait_for(struct argument *argument)
 {
-	ssize_t size;
+	say(WIRE_HELD, 0, 0);
+	for (;;) {
+		struct wire_fds fds;
+		struct wire_command command;
+		ssize_t size = wire_receive(CALL_FD, argument, sizeof *argument, 0, &fds);
 
-	say(WIRE_HELD);
-	do {
-		/* MSG_TRUNC: the size that was sent, so a longer record is no argument */
-		size = recv(CALL_FD, argument, sizeof *argument, MSG_TRUNC);
-	} while (size < 0 && errno == EINTR);
-	if (size < (ssize_t)sizeof argument->head || size > (ssize_t)sizeof *argument ||
-	    argument->head.magic != WIRE_MAGIC || argument->head.type != WIRE_ARGUMENT)
-		refuse();
-	return (size_t)size - sizeof argument->head;
+		/* the end of the socket, or a longer record, which is no argument */
+		if (size < (ssize_t)sizeof argument->head)
+			refuse();
+		if (wire_check_command(argument, (size_t)size, fds.count, &command) == 0 &&
+		    command.type == WIRE_FORK) {
+			fork_one(command.id, &fds);
+			continue;
+		}
+		if (argument->head.magic != WIRE_MAGIC || argument->head.type != WIRE_ARGUMENT ||
+		    fds.count != 0)
+			refuse();
+		return (size_t)size - sizeof argument->head;
+	}
 }
 
 /* Take LD_PRELOAD out, so that what the shell starts is not held: from the vector that the shell

@@ -165,7 +165,28 @@ static void test_command(void)
 			CHECK(wire_check_command(&c, sizeof c, 0, &out) == EBADMSG);
 		if (type != WIRE_PREFORK)
 			CHECK(wire_check_command(&c, sizeof c, 1, &out) == EBADMSG);
+		if (type != WIRE_PREFORK && type != WIRE_FORK)
+			CHECK(wire_check_command(&c, sizeof c, 3, &out) == EBADMSG);
 	}
+	/* a pid in the one that has one */
+	c.type = WIRE_ADOPT;
+	CHECK(wire_check_command(&c, sizeof c, 1, &out) == EBADMSG);
+	c.pid = 1;
+	CHECK(wire_check_command(&c, sizeof c, 1, &out) == EBADMSG);
+	c.pid = 2;
+	CHECK(wire_check_command(&c, sizeof c, 1, &out) == 0 && out.pid == 2);
+	CHECK(wire_check_command(&c, sizeof c, 0, &out) == EBADMSG);
+	CHECK(wire_check_command(&c, sizeof c, 2 + WIRE_KEEP_MAX, &out) == EBADMSG);
+	c.zero = 1;
+	CHECK(wire_check_command(&c, sizeof c, 1, &out) == EBADMSG);
+	c.zero = 0;
+	c.type = WIRE_PREFORK;
+	CHECK(wire_check_command(&c, sizeof c, 1, &out) == EBADMSG);
+	c.pid = 0;
+	c.type = WIRE_FORK;
+	CHECK(wire_check_command(&c, sizeof c, 3, &out) == 0);
+	CHECK(wire_check_command(&c, sizeof c, 2, &out) == EBADMSG);
+	CHECK(wire_check_command(&c, sizeof c, 4, &out) == EBADMSG);
 	c.type = WIRE_PING;
 	c.magic = 0;
 	CHECK(wire_check_command(&c, sizeof c, 0, &out) == EBADMSG);

@@ -79,11 +79,16 @@ int wire_check_command(const void *record, size_t size, unsigned fds,
 	if (size != sizeof c)
 		return EBADMSG;
 	memcpy(&c, record, sizeof c);
-	if (c.magic != WIRE_MAGIC)
+	if (c.magic != WIRE_MAGIC || c.zero != 0 || (c.type == WIRE_ADOPT ? c.pid <= 1 : c.pid != 0))
 		return EBADMSG;
 	switch (c.type) {
 	case WIRE_PREFORK:
+	case WIRE_ADOPT:
 		if (fds < 1 || fds > 1 + WIRE_KEEP_MAX)
+			return EBADMSG;
+		break;
+	case WIRE_FORK:
+		if (fds != 3)
 			return EBADMSG;
 		break;
 	case WIRE_DONE:

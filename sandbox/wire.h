@@ -10,10 +10,15 @@
  *              host -> guest  TAKE (id: an entry's number)
  *              guest -> host  CALL (where: the entry's number) + what it keeps; or CALL without
  *                             descriptors (where: CALLS_MAX) if no entry from there on keeps any
+ *              host -> guest  ADOPT (pid: of its child) + what a PREFORK has
  *   of a call  spare -> host  READY (value: its pid inside), EXECFAIL (value: errno; where)
  *              host -> spare  EXEC + three or four descriptors
  *              spare -> host  HELD, after an EXEC under WIRE_HOLD; UNUSED: it ends and ran nothing
  *              host -> spare  ARGUMENT, and its text without a NUL
+ *              host -> spare  FORK + the new call's socket, its stdout and stderr, to one that is
+ *                             HELD; from that one FORKED (value: the new one's pid inside, or
+ *                             -errno), and READY on the new socket from the new one
+ *              guest -> host  ADOPTED
  *              guest -> host  EXIT (value: wait status; where: WIRE_UNREAD if the last message that
  *                             the host sent was never read)
  *
@@ -27,6 +32,9 @@
  * every unread report then waits, and whatever else it needs to go on with the call. The guest keeps
  * it, untouched, until DONE. So the end of a call's socket is a DONE and the host's close.
  *
+ * A shell that is held can be forked instead of used: the new one is held too, and the guest's child
+ * as well. The guest learns of it by ADOPT, and reports its end as any other's.
+ *
  * The parser refuses by default, allocates nothing and reads no byte outside what it was given.
  */
 #ifndef STOCKADE_WIRE_H
@@ -36,7 +44,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { WIRE_MAGIC = 0x53544b44, WIRE_VERSION = 3 };
+enum { WIRE_MAGIC = 0x53544b44, WIRE_VERSION = 4 };
 
 enum wire_type {
 	WIRE_HELLO = 1,
@@ -54,6 +62,10 @@ enum wire_type {
 	WIRE_TAKE = 13,
 	WIRE_CALL = 14,
 	WIRE_UNUSED = 15,
+	WIRE_FORK = 16,
+	WIRE_FORKED = 17,
+	WIRE_ADOPT = 18,
+	WIRE_ADOPTED = 19,
 };
 
 /* `where` of EXECFAIL: what failed. Nothing of the command ran in any of these cases. */
@@ -79,9 +91,11 @@ enum {
 	WIRE_SLOTS = WIRE_PATHS_MAX + 2 * WIRE_STRINGS_MAX + 3,
 };
 
-struct wire_command { /* PREFORK, DONE, PING, TAKE, ARGUMENT */
+struct wire_command { /* PREFORK, DONE, PING, TAKE, ADOPT, FORK, ARGUMENT */
 	uint32_t magic, type;
 	uint64_t id;
+	int32_t pid; /* of ADOPT; else 0 */
+	uint32_t zero;
 };
 
 struct wire_exec {
@@ -99,7 +113,7 @@ struct wire_report { /* everything that the guest and its spares say */
 	uint64_t utime_us, stime_us, maxrss_kb;
 };
 
-_Static_assert(sizeof(struct wire_command) == 16, "padding");
+_Static_assert(sizeof(struct wire_command) == 24, "padding");
 _Static_assert(sizeof(struct wire_exec) == 40, "padding");
 _Static_assert(sizeof(struct wire_report) == 48, "padding");
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stockade.edge.client.lease import Lease
 from stockade.engines.oci.spares import BUSY_SPARES
-from tests.cases.real import LOADED_S
+from tests.cases.real import LOADED_S, Daemon, is_guest, read_pids, wait_until
 
 if TYPE_CHECKING:
     from tests.cases.conftest import LeaseFactory
@@ -92,7 +96,7 @@ def test_time_spent_waiting_is_not_the_calls(fresh_lease: LeaseFactory) -> None:
 
 
 def test_another_environment_is_held_anew_and_the_old_one_does_not_stay(
-    fresh_lease: LeaseFactory,
+    daemon: Daemon, fresh_lease: LeaseFactory
 ) -> None:
     lease = fresh_lease()
     until_held(lease)
@@ -100,11 +104,70 @@ def test_another_environment_is_held_anew_and_the_old_one_does_not_stay(
         lease.add_secret("TOKEN_X", value.encode())
         until_held(lease)
         assert says(lease, "echo ${#TOKEN_X}") == f"{len(value)}\n"
+        assert wait_until(lambda v=value: waiting_with(daemon, lease, v))  # type: ignore[misc]
     lease.remove_secret("TOKEN_X")
     until_held(lease)
     assert says(lease, "echo ${TOKEN_X-none}") == "none\n"
-    # The shells that waited with it are gone: only those of the last environment wait.
-    count = "grep -l guest-shell /proc/[0-9]*/comm 2>/dev/null | wc -l"
-    deadline = time.monotonic() + LOADED_S
-    while int(says(lease, count)) > BUSY_SPARES:
-        assert time.monotonic() < deadline, says(lease, count)
+    # Those that waited with it are gone, the one that they were forked from as well.
+    for value in ("first-secret-value", "second-secret-value"):
+        assert wait_until(lambda v=value: not waiting_with(daemon, lease, v))  # type: ignore[misc]
+
+
+def waiting_with(daemon: Daemon, lease: Lease, value: str) -> list[int]:
+    """Processes of the lease that have it in their environment."""
+    found = []
+    for procs in daemon.lease_group(lease.id).glob("limits/*/call-*/cgroup.procs"):
+        for pid in read_pids(procs):
+            with suppress(OSError):
+                if value.encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                    found.append(pid)
+    return found
+
+
+def test_held_shells_are_forked_from_one_and_go_on_when_it_is_killed(
+    daemon: Daemon, fresh_lease: LeaseFactory
+) -> None:
+    lease = fresh_lease()
+    until_held(lease)
+
+    def oldest() -> int:
+        groups = daemon.lease_group(lease.id).glob("limits/*/call-*/cgroup.procs")
+        shells = [pid for procs in groups for pid in read_pids(procs) if is_guest(pid)]
+        found = [(began(pid), pid) for pid in shells if comm(pid) == "guest-shell"]
+        return min(found, default=(0, 0))[1]
+
+    first = oldest()
+    for _ in range(2 * BUSY_SPARES):
+        assert says(lease, "echo $$; echo $PPID").endswith("\n1\n")
+    assert oldest() == first, "no call got the one that the others are forked from"
+    os.kill(first, signal.SIGKILL)
+    for _ in range(2 * BUSY_SPARES):
+        assert says(lease, "echo again") == "again\n"
+    until_held(lease)
+    assert wait_until(lambda: oldest() not in (0, first))
+
+
+def began(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+    except OSError:
+        return 0
+
+
+def comm(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def test_where_no_more_processes_may_be_forked_calls_go_on(fresh_lease: LeaseFactory) -> None:
+    lease = fresh_lease()
+    until_held(lease)
+    # Up to the limit of processes of the lease, which holds for whoever is forked inside.
+    fill = "python3 -c 'import os, signal\ntry:\n while os.fork(): pass\n signal.pause()\nexcept OSError: print(1)'"
+    assert says(lease, fill) == "1\n"
+    for _ in range(2 * BUSY_SPARES):
+        assert says(lease, "echo $((1 + 1))") == "2\n"
+    assert lease.bash("kill -9 -1").status == "succeeded"
+    until_held(lease)

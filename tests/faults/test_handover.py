@@ -249,7 +249,7 @@ def test_the_lease_goes_on_while_its_old_command_runs(state: Path) -> None:
     with following(state) as then:
         lease = then.stockade.attach(dying.lease_id)
         # The same mount, the same sandbox, the same /tmp.
-        assert output(lease, "ls; pgrep -c sleep >/dev/null; echo $?") == "there\n0\n"
+        assert output(lease, "ls; pgrep -f 'e[c]ho stopped' >/dev/null; echo $?") == "there\n0\n"
         lease.bash("echo old > note").check()
         lease.edit("note", "old", "new").check()
         assert output(lease, "cat note; touch stop") == "new\n"

@@ -46,8 +46,10 @@ class CallGroup:
         return kill(self.path, timeout_s)
 
     def close(self) -> None:
-        os.close(self._procs)
-        os.close(self._cpu)
+        """Idempotent."""
+        fds, self._procs, self._cpu = {self._procs, self._cpu} - {-1}, -1, -1
+        for fd in fds:
+            os.close(fd)
 
     def remove(self) -> bool:
         """Remove it unless processes are left in it; they stay with it until the sandbox ends."""

@@ -16,7 +16,7 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
@@ -112,15 +112,47 @@ class GuestLink:
 
         Raises Failure(sandbox_unavailable) if it is not ready within `timeout_s` seconds.
         """
+
+        def ask(theirs: int, kept: Sequence[int], deadline: float) -> None:
+            wire.send_command(self._sock, wire.PREFORK, call_id, theirs, *kept)
+
+        return self._made(call_id, timeout_s, keep, ask, adopted=True)
+
+    def fork(
+        self,
+        shell: Spare,
+        writes: tuple[int, int],
+        call_id: int,
+        timeout_s: float,
+        keep: Sequence[int] = (),
+    ) -> Spare:
+        """As `prefork`, by a held shell: what is made is held as well, in that one's v1 cgroups,
+        with `writes` as stdout and stderr. Raises also where `shell` may make no more processes:
+        then that one still waits."""
+
+        def ask(theirs: int, kept: Sequence[int], deadline: float) -> None:
+            pid = shell.fork(call_id, (theirs, *writes), deadline)
+            wire.send_command(self._sock, wire.ADOPT, call_id, theirs, *kept, pid=pid)
+
+        return self._made(call_id, timeout_s, keep, ask, adopted=False)
+
+    def _made(
+        self,
+        call_id: int,
+        timeout_s: float,
+        keep: Sequence[int],
+        ask: Callable[[int, Sequence[int], float], None],
+        *,
+        adopted: bool,
+    ) -> Spare:
         deadline = time.monotonic() + timeout_s
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             with self._lock:
                 with theirs:
-                    kept = (ours.fileno(), *keep) if keep else ()
-                    wire.send_command(self._sock, wire.PREFORK, call_id, theirs.fileno(), *kept)
-                pid = self._ready(ours, call_id, deadline)
+                    ask(theirs.fileno(), (ours.fileno(), *keep) if keep else (), deadline)
+                pid = self._ready(ours, call_id, deadline, adopted=adopted)
         except OSError as error:
             ours.close()
             raise _unavailable(f"the guest can't make a spare: {error}") from error
@@ -168,8 +200,11 @@ class GuestLink:
                 kept.close()
             raise
 
-    def _ready(self, ours: socket.socket, call_id: int, deadline: float) -> int:
-        """The spare's pid, from its own greeting: the guest's words carry the guest's."""
+    def _ready(self, ours: socket.socket, call_id: int, deadline: float, *, adopted: bool) -> int:
+        """The spare's pid, from its own greeting: the guest's words carry the guest's. One that
+        the guest did not make has to be `adopted` as well."""
+        strangers = (0, self.pid, os.getpid())
+        pid = 0
         for _ in range(wire.NOISE_MAX):
             if not wait(deadline, ours, self._sock):
                 raise _unavailable("the guest makes no spare in time")
@@ -179,14 +214,15 @@ class GuestLink:
             report = read(ours)
             if report is None:
                 continue
-            strangers = (0, self.pid, os.getpid())
-            if (
-                report.type == wire.READY
-                and report.id == call_id
-                and report.sender not in strangers
-            ):
-                return report.sender
-            raise _unavailable("what greets is no spare")
+            kind = report.type if report.id == call_id else None
+            if kind == wire.READY and not pid and report.sender not in strangers:
+                pid = report.sender
+            elif kind == wire.ADOPTED and not adopted and report.sender == self.pid:
+                adopted = True
+            else:
+                raise _unavailable("what greets is no spare")
+            if pid and adopted:
+                return pid
         raise _unavailable("the guest sends what is no report")
 
     def ping(self, timeout_s: float) -> None:

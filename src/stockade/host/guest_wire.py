@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from stockade.terms.fault import Code, failure
 
-WIRE_VERSION: Final = 3
+WIRE_VERSION: Final = 4
 INLINE_MAX: Final = 64 * 1024  # bytes of strings in the message itself; more go into a memfd
 BLOCK_MAX: Final = 3 * 1024 * 1024
 HOLD_MAX: Final = 8 * 1024  # bytes of the argument that a held shell is given later
@@ -31,12 +31,12 @@ STRINGS_MAX: Final = 65_536  # of arguments and of variables, each
 NOISE_MAX: Final = 16  # messages in a row that are no report, or not ours
 
 HELLO, PREFORK, READY, EXEC, EXIT, EXECFAIL, ERROR, PING, PONG, HELD, ARGUMENT = range(1, 12)
-DONE, TAKE, CALL, UNUSED = range(12, 16)
+DONE, TAKE, CALL, UNUSED, FORK, FORKED, ADOPT, ADOPTED = range(12, 20)
 UNREAD: Final = 1  # `where` of EXIT: the spare never read its request
 IN_MEMFD, HOLD = 1, 2  # `flags` of EXEC
 
 _MAGIC: Final = 0x53544B44
-_COMMAND: Final = struct.Struct("=IIQ")
+_COMMAND: Final = struct.Struct("=IIQiI")
 _EXEC: Final = struct.Struct("=IIQIIIIQ")
 _REPORT: Final = struct.Struct("=IIQiIQQQ")
 _UCRED: Final = struct.Struct("=iII")
@@ -167,10 +167,11 @@ def pack_strings(
     return block
 
 
-def send_command(sock: socket.socket, kind: int, ident: int, *fds: int) -> None:
-    """PREFORK with its descriptors, DONE, TAKE or PING. Raises OSError; never waits."""
+def send_command(sock: socket.socket, kind: int, ident: int, *fds: int, pid: int = 0) -> None:
+    """PREFORK, ADOPT (of `pid`) or FORK with their descriptors, DONE, TAKE or PING. Raises OSError;
+    never waits."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    sock.sendmsg((_COMMAND.pack(_MAGIC, kind, ident),), rights, _SEND)
+    sock.sendmsg((_COMMAND.pack(_MAGIC, kind, ident, pid, 0),), rights, _SEND)
 
 
 def send_exec(
@@ -193,7 +194,7 @@ def send_exec(
 
 def send_argument(sock: socket.socket, ident: int, text: bytes) -> None:
     """ARGUMENT. Raises OSError; never waits."""
-    sock.sendmsg((_COMMAND.pack(_MAGIC, ARGUMENT, ident), text), (), _SEND)
+    sock.sendmsg((_COMMAND.pack(_MAGIC, ARGUMENT, ident, 0, 0), text), (), _SEND)
 
 
 def _send_exec(

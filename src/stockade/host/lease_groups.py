@@ -140,13 +140,14 @@ class SandboxGroups:
         for directory in self._outside:
             write(directory / "cgroup.procs", str(pid))
 
-    def place(self, pid: int, call: str) -> CallGroup:
-        """Make a call's group and move `pid` into it and under the limits. Blocks for a grace
-        period. Raises OSError (ESRCH when the process is gone)."""
+    def place(self, pid: int, call: str, *, limited: bool = False) -> CallGroup:
+        """Make a call's group and move `pid` into it and under the limits, which a process that was
+        forked by one of a call is already (`limited`). Blocks for a grace period. Raises OSError
+        (ESRCH when the process is gone)."""
         group = CallGroup(self._calls / call)
         try:
             group.add(pid)
-            for directory in self._v1_dirs:
+            for directory in () if limited else self._v1_dirs:
                 write(directory / "cgroup.procs", str(pid))
         except OSError:
             group.close()

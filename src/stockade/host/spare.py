@@ -157,6 +157,28 @@ class Spare:
             raise _unavailable(f"the spare can't hold a shell: {error}") from error
         raise _unavailable("the spare does not hold a shell")
 
+    def fork(self, call_id: int, fds: tuple[int, int, int], deadline: float) -> int:
+        """Have a held shell make another one, which has the call's socket, stdout and stderr that
+        are in `fds`. Gives its pid as the sandbox counts.
+
+        Raises Failure(sandbox_unavailable) if it can't, or does not answer until `deadline`
+        (monotonic), OSError, Gone."""
+        wire.send_command(self._sock, wire.FORK, call_id, *fds)
+        for _ in range(wire.NOISE_MAX):
+            if not wait(deadline, self._sock):
+                break
+            report = read(self._sock)
+            if report is None or report.sender != self.pid:
+                if report is not None and report.type == wire.EXIT:
+                    break
+            elif (report.type, report.id) == (wire.FORKED, call_id):
+                if report.value > 0:
+                    return report.value
+                raise _unavailable(f"the held shell can't fork: {os.strerror(-report.value)}")
+            elif report.type == wire.UNUSED:
+                break
+        raise _unavailable("the held shell can't be forked")
+
     def release(self, argument: bytes) -> None:
         """Give a held shell its last argument, at most `HOLD_MAX` bytes without a NUL.
 
@@ -219,6 +241,13 @@ class Spare:
         if code is None and signal is None:
             return None
         return Exited(code, signal, report.utime_us, report.stime_us, report.maxrss_kb)
+
+    def waits(self) -> bool:
+        """Whether it still waits for its command, as far as is known here."""
+        try:
+            return self.receive() is None
+        except Failure:
+            return False
 
     def close(self) -> None:
         """Unused, it ends without having run anything; a started command goes on."""

@@ -33,6 +33,12 @@ class Running:
         self._spares.append(self.link.prefork(len(self._spares) + 1, LONG_S))
         return self._spares[-1]
 
+    def fork(self, shell: Spare, out: int, keep: tuple[int, ...] = ()) -> Spare:
+        """Of a held shell, one that writes to `out`."""
+        number = len(self._spares) + 1
+        self._spares.append(self.link.fork(shell, (out, out), number, LONG_S, keep))
+        return self._spares[-1]
+
     def close(self) -> None:
         self.link.close()
         for spare in self._spares:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from stockade.host import guest_wire as wire
+from stockade.host.cgroup import detect
 from stockade.host.guest_wire import HOLD_MAX
 from stockade.host.spare import Exited, Spare
 from stockade.terms.fault import Code, Failure
+from tests.daemons import until
 from tests.unit.sandbox.conftest import ENV, Running
 
 if TYPE_CHECKING:
@@ -57,6 +63,39 @@ def held(
         spare.close()
 
 
+@contextmanager
+def forked(guest: Running, programs: Path) -> Iterator[tuple[Spare, int]]:
+    """One that was forked from a held shell, and the end of the pipe that it writes to."""
+    with held(guest, programs) as (shell, _):
+        source, sink = os.pipe()
+        try:
+            spare = guest.fork(shell, sink)
+        finally:
+            os.close(sink)
+        try:
+            yield spare, source
+        finally:
+            os.close(source)
+            spare.close()
+
+
+@contextmanager
+def cgroup() -> Iterator[Path]:
+    """A group of the pids controller, of v1 or of the unified hierarchy."""
+    found = detect(Path("/proc/self/mountinfo").read_text())
+    group = found.v1.get("pids", found.unified) / f"stockade-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        yield group
+    finally:
+        until(lambda: not (group / "cgroup.procs").read_text(), "the group is empty")
+        group.rmdir()
+
+
+Way = Callable[["Running", Path], AbstractContextManager[tuple[Spare, int]]]
+both_ways = pytest.mark.parametrize("way", [held, forked])
+
+
 def output_of(source: int) -> bytes:
     parts = []
     while part := os.read(source, 65536):
@@ -64,6 +103,7 @@ def output_of(source: int) -> bytes:
     return b"".join(parts)
 
 
+@both_ways
 @pytest.mark.parametrize(
     "command",
     [
@@ -81,11 +121,16 @@ def output_of(source: int) -> bytes:
         "grep -E '^(NoNewPrivs|Seccomp|CapEff|Groups)' /proc/self/status",
         "kill -TERM $$",
         "cat /proc/$$/comm; ps -o comm= -p $$",
+        "echo $PPID $(($$ == BASHPID)); ps -o ppid= -p $$; "
+        "(($(ps -o sid= -p $$) == $$ && $(ps -o pgid= -p $$) == $$)) && echo leads",
+        "trap 'echo got' USR1; kill -USR1 $$; (exit 5); echo $?; sleep 0.01 & wait $!; echo $?",
     ],
 )
-def test_a_held_shell_is_like_a_fresh_one(guest: Running, programs: Path, command: str) -> None:
+def test_a_held_shell_is_like_a_fresh_one(
+    guest: Running, programs: Path, command: str, way: Way
+) -> None:
     event, expected = guest.run(b"bash", b"-c", command.encode(), paths=SHELLS)
-    with held(guest, programs) as (spare, source):
+    with way(guest, programs) as (spare, source):
         spare.release(command.encode())
         assert output_of(source) == expected
         again = spare.receive(LONG_S)
@@ -105,15 +150,16 @@ def test_its_command_line_shows_the_command_and_nothing_while_it_waits(
         assert output_of(source) == b"bash-ctr -d '\\0' </proc/$$/cmdline"
 
 
+@both_ways
 def test_the_longest_command_arrives_and_a_longer_one_runs_nothing(
-    guest: Running, programs: Path
+    guest: Running, programs: Path, way: Way
 ) -> None:
     longest = b"echo done; : ".ljust(HOLD_MAX, b"x")
-    with held(guest, programs) as (spare, source):
+    with way(guest, programs) as (spare, source):
         spare.release(longest)
         assert output_of(source) == b"done\n"
     for more in (1, HOLD_MAX):
-        with held(guest, programs) as (spare, source):
+        with way(guest, programs) as (spare, source):
             spare.release(longest + b"x" * more)
             assert output_of(source) == b""
             with pytest.raises(Failure) as raised:
@@ -121,25 +167,28 @@ def test_the_longest_command_arrives_and_a_longer_one_runs_nothing(
         assert raised.value.fault.code is Code.SANDBOX_UNAVAILABLE
 
 
-def test_a_nul_in_the_command_runs_nothing(guest: Running, programs: Path) -> None:
-    with held(guest, programs) as (spare, source):
+@both_ways
+def test_a_nul_in_the_command_runs_nothing(guest: Running, programs: Path, way: Way) -> None:
+    with way(guest, programs) as (spare, source):
         spare.release(b"echo done\0")
         assert output_of(source) == b""
 
 
+@both_ways
 def test_an_unused_shell_ends_with_its_socket_and_runs_nothing(
-    guest: Running, programs: Path
+    guest: Running, programs: Path, way: Way
 ) -> None:
-    with held(guest, programs) as (spare, source):
+    with way(guest, programs) as (spare, source):
         spare.close()
         assert output_of(source) == b""
     assert guest.run(b"/bin/true")[0] is not None
 
 
+@both_ways
 def test_one_that_was_killed_before_it_read_its_command_ran_nothing(
-    guest: Running, programs: Path
+    guest: Running, programs: Path, way: Way
 ) -> None:
-    with held(guest, programs) as (spare, source):
+    with way(guest, programs) as (spare, source):
         os.kill(spare.pid, signal.SIGSTOP)
         os.kill(spare.pid, signal.SIGKILL)
         output_of(source)
@@ -153,10 +202,11 @@ def _release_and_wait(spare: Spare) -> None:
     spare.receive(LONG_S)
 
 
+@both_ways
 def test_signals_that_came_while_it_waited_do_not_reach_the_command(
-    guest: Running, programs: Path
+    guest: Running, programs: Path, way: Way
 ) -> None:
-    with held(guest, programs) as (spare, source):
+    with way(guest, programs) as (spare, source):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             os.kill(spare.pid, number)
         os.kill(spare.pid, signal.SIGSTOP)
@@ -164,12 +214,13 @@ def test_signals_that_came_while_it_waited_do_not_reach_the_command(
         assert output_of(source) == b"alive\n"
 
 
+@both_ways
 def test_it_can_not_be_traced_while_it_waits_and_can_afterwards(
-    start: Start, programs: Path
+    start: Start, programs: Path, way: Way
 ) -> None:
     guest = start(before=AS_NOBODY)
     look = (b"/bin/bash", b"-c", b"readlink /proc/$0/exe || echo refused")
-    with held(guest, programs) as (spare, source):
+    with way(guest, programs) as (spare, source):
         inside = _pid_inside(spare.pid)
         assert guest.run(*look, inside)[1].endswith(b"refused\n")
         spare.release(b"echo begun; read line </dev/zero")
@@ -201,3 +252,101 @@ def test_the_library_does_nothing_to_whoever_preloads_it_himself(programs: Path)
         check=True,
     )
     assert done.stdout == b"done\n"
+
+
+def test_one_shell_is_forked_many_times_and_each_has_its_own_end(
+    guest: Running, programs: Path
+) -> None:
+    with held(guest, programs) as (shell, source):
+        found = []
+        for _ in range(20):
+            theirs, sink = os.pipe()
+            found.append((guest.fork(shell, sink), theirs))
+            os.close(sink)
+        assert len(guest.children()) == 21
+        assert sorted(os.listdir(f"/proc/{shell.pid}/fd")) == ["0", "1", "2", "3"]
+        for number, (spare, _) in enumerate(found):
+            spare.release(b"echo %d; exit %d" % (number, number))
+        for number, (spare, theirs) in enumerate(found):
+            assert output_of(theirs) == b"%d\n" % number
+            event = spare.receive(LONG_S)
+            assert isinstance(event, Exited)
+            assert event.code == number
+            os.close(theirs)
+        # It is of use itself in the end.
+        shell.release(b"echo last")
+        assert output_of(source) == b"last\n"
+
+
+def test_a_fork_that_is_stopped_at_birth_goes_on(guest: Running, programs: Path) -> None:
+    """`kill -STOP -1` of a command: nobody hears of the stop of a process that is not known yet."""
+    with held(guest, programs) as (shell, _):
+        done = threading.Event()
+
+        def stop() -> None:
+            while not done.is_set():
+                for pid in guest.children() - {shell.pid}:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGSTOP)
+
+        stopper = threading.Thread(target=stop)
+        stopper.start()
+        try:
+            with open(os.devnull, "wb") as null:
+                for _ in range(50):
+                    guest.fork(shell, null.fileno()).close()
+        finally:
+            done.set()
+            stopper.join()
+
+
+def test_a_shell_that_was_killed_is_not_forked(guest: Running, programs: Path) -> None:
+    with held(guest, programs) as (shell, source):
+        os.kill(shell.pid, signal.SIGKILL)
+        with pytest.raises(Failure) as refused:
+            guest.fork(shell, source)
+        assert refused.value.fault.code is Code.SANDBOX_UNAVAILABLE
+        assert not shell.waits()
+
+
+def test_a_shell_that_may_not_fork_says_so_and_waits_on(guest: Running, programs: Path) -> None:
+    with cgroup() as group, held(guest, programs) as (shell, source):
+        (group / "pids.max").write_text("1")
+        (group / "cgroup.procs").write_text(str(shell.pid))
+        with pytest.raises(Failure, match="can't fork: Resource temporarily"):
+            guest.fork(shell, source)
+        assert shell.waits()
+        shell.release(b"echo done")
+        assert output_of(source) == b"done\n"
+        assert shell.receive(LONG_S) is not None
+
+
+@pytest.mark.parametrize("pid", [2, 1, 0, -1, 1 << 20])
+def test_the_guest_adopts_only_a_child_of_its_own_that_is_no_call(guest: Running, pid: int) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    guest.spare()  # pid 2
+    wire.send_command(guest.link._sock, wire.ADOPT, 77, theirs.fileno(), pid=pid)
+    theirs.close()
+    assert wire.wait(time.monotonic() + LONG_S, ours)
+    with pytest.raises(wire.Gone):  # the guest kept nothing of it
+        wire.read(ours)
+    ours.close()
+    report = wire.read(guest.link._sock)
+    assert report is not None
+    assert report.type == wire.ERROR
+    guest.link.ping(LONG_S)
+
+
+def test_an_orphan_of_a_command_can_be_told_from_a_fork_by_its_greeting(
+    guest: Running, programs: Path
+) -> None:
+    """What the guest adopts is no spare for that: it has to greet on the call's socket."""
+    _, said = guest.shell("sleep 100 & echo $!")
+    orphan = int(said)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    with theirs:
+        wire.send_command(guest.link._sock, wire.ADOPT, 78, theirs.fileno(), pid=orphan)
+    with pytest.raises(Failure):
+        guest.link._ready(ours, 78, time.monotonic() + 0.2, adopted=False)
+    ours.close()

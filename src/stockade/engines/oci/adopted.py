@@ -16,8 +16,8 @@ from typing import Final
 
 from stockade.engines.oci.held import Streams
 from stockade.engines.oci.journal import CallJournal, Entry
+from stockade.engines.oci.making import Placed
 from stockade.engines.oci.sandbox import OciSandbox
-from stockade.engines.oci.spares import Placed
 from stockade.host.anchors import Anchors
 from stockade.host.call_group import CallGroup
 from stockade.host.guest_link import GuestLink, Kept

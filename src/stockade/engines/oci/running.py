@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stockade.engines.oci.journal import Entry
-from stockade.engines.oci.spares import Placed
+from stockade.engines.oci.making import Placed
 from stockade.host.pump import Collector, Pump
 from stockade.host.spare import ExecFailed, Exited
 from stockade.host.spool import Spool

@@ -22,6 +22,7 @@ from typing import Final
 from stockade.engines.oci import bombs
 from stockade.engines.oci.held import template_of
 from stockade.engines.oci.journal import CallJournal, Entry
+from stockade.engines.oci.making import Placed
 from stockade.engines.oci.running import (
     NAMES,
     Begun,
@@ -31,7 +32,7 @@ from stockade.engines.oci.running import (
     resumed,
     verdict,
 )
-from stockade.engines.oci.spares import BUSY_SPARES, Placed, Spares
+from stockade.engines.oci.spares import BUSY_SPARES, Spares
 from stockade.engines.oci.watchdog import Watchdog
 from stockade.host.anchors import Anchors
 from stockade.host.guest_link import GuestLink
@@ -174,6 +175,7 @@ class OciSandbox:
         deadline: float,
     ) -> ExecOutcome:
         begun, slot = self._start(placed, operation, env, context, deadline)
+        self._spares.meanwhile()
         number = placed.spare.id
         try:
             outcome = self._conclude(begun, context)

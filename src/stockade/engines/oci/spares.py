@@ -9,29 +9,28 @@ leave something behind for a moment don't pile up groups.
 
 Making one is forking in the guest and moving between groups, which competes with calls for two
 processors and the interpreter, and a move waits for a grace period unless another was just before.
-So one job at a time makes all that are missing, once that are `BATCH`, and begins `DELAY_S` after
-the call, so that its reply goes out first. Calls that follow each other within `BUSY_S` want more of
-them: a grace period takes as long as five such calls. There are as many of the sort that the last
-call used; of the other one waits.
+So one job at a time makes all that are missing, once that are `BATCH`, and tidies up after calls that
+are over. It begins `DELAY_S` after a call, so that its reply goes out first. Calls that follow each
+other within `BUSY_S` leave no such time: then it begins when a command has begun, because its call
+waits and nobody needs the interpreter; and there are more of them, because a grace period takes as
+long as five such calls. There are as many of the sort that the last call used; of the other one
+waits.
 """
 
 from __future__ import annotations
 
-import logging
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Final, Literal
 
-from stockade.engines.oci.held import Streams, Template, hold
+from stockade.engines.oci.held import Template
+from stockade.engines.oci.making import MAKE_TIMEOUT_S, Maker, Placed
 from stockade.host.call_group import CallGroup
 from stockade.host.guest_link import GuestLink
 from stockade.host.lease_groups import SandboxGroups
-from stockade.host.spare import Spare
 from stockade.terms.fault import Code, Failure, failure
 
 SPARES: Final = 3
@@ -42,30 +41,9 @@ DELAY_S: Final = 0.002
 # After a sandbox is made there is a call at once, the one that it was made for: it has the two
 # processors, and says which sort is wanted.
 FIRST_DELAY_S: Final = 0.01
-MAKE_TIMEOUT_S: Final = 10.0
-HOLD_TIMEOUT_S: Final = 5.0
 LOOKS: Final = 4
 # How often in a row one that is being made may be killed at birth, by a command that kills all.
 BIRTHS: Final = 3
-
-_log: Final = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A spare in its own group with its pipes; `held` if it is a shell that waits for its
-    command."""
-
-    spare: Spare
-    group: CallGroup
-    streams: Streams
-    held: bool
-
-    def discard(self) -> None:
-        """Let go of it. Where the guest keeps it too, it goes on until the guest is told."""
-        self.streams.close()
-        self.spare.close()
-        self.group.close()
 
 
 class Spares:
@@ -86,10 +64,8 @@ class Spares:
         spare, 64 bits that no other of this guest ever had. `persistent` ones outlive this
         process. `left` are groups of an earlier process's calls."""
         self._link = link
-        self._groups = groups
         self._background = background
-        self._owner = owner
-        self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._maker = Maker(link, groups, owner, new_number, self._let_go, persistent=persistent)
         self._changed = threading.Condition()
         self._plain: deque[Placed] = deque()
         self._held: deque[Placed] = deque()
@@ -97,13 +73,11 @@ class Spares:
         self._template: Template | None = None
         self._can_hold = True
         self._last_held = False
-        self._used: deque[CallGroup] = deque()
+        self._used: deque[Placed] = deque()
         self._survived: deque[CallGroup] = deque(left)
-        self._new_number = new_number
-        self._persistent = persistent
         self._over: list[int] = []
         self._making = False
-        self._wanted = SPARES
+        self._busy = False
         self._last_used = 0.0
         self._waiting = 0
         self._failures = 0
@@ -128,12 +102,10 @@ class Spares:
                 # Another environment, say a secret that was added, replaced or removed: what waits
                 # with the old one is of no use and must not stay.
                 self._template = template
-                stale = list(self._held)
-                self._held.clear()
-                self._used.extend(placed.group for placed in stale)
-                self._over.extend(placed.spare.id for placed in stale)
-                for placed in stale:
-                    placed.discard()
+                while self._held:
+                    self._let_go(self._held.popleft())
+                if not self._making:
+                    self._maker.forget()
             usable = template is not None and template == self._template
             self._last_held = usable
             found = self._pop(usable)
@@ -167,17 +139,35 @@ class Spares:
             return self._held.popleft()
         return self._plain.popleft() if self._plain else None
 
-    def give_back(self, used: Placed) -> None:
-        """The call is over: tidy up after it and make new ones when few are left."""
-        used.discard()
-        now = time.monotonic()
+    def meanwhile(self) -> None:
+        """A command begins to run."""
         with self._changed:
-            self._used.append(used.group)
-            self._wanted = BUSY_SPARES if now - self._last_used < BUSY_S else SPARES
+            now = time.monotonic()
+            self._busy = now - self._last_used < BUSY_S
             self._last_used = now
-            ready = self._held if self._last_held and self._template else self._plain
-            if len(ready) <= self._wanted - BATCH:
-                self._order(DELAY_S if ready else 0.0)
+            if self._busy:
+                self._replace(0.0)
+
+    def give_back(self, used: Placed) -> None:
+        """The call is over. Its descriptors are closed when the next ones are made: a dozen are
+        0.05 ms of a reply."""
+        with self._changed:
+            if not self._closed:
+                self._used.append(used)
+                if not self._busy:
+                    self._replace(DELAY_S)
+                return
+        used.discard()
+
+    def _replace(self, delay_s: float) -> None:
+        """Have new ones made when few are left. The lock is held."""
+        ready = self._held if self._last_held and self._template else self._plain
+        if len(ready) <= self._wanted - BATCH:
+            self._order(delay_s)
+
+    @property
+    def _wanted(self) -> int:
+        return BUSY_SPARES if self._busy else SPARES
 
     def over(self, number: int, *, at_once: bool) -> None:
         """The guest need not keep what it keeps of a call. It is told with the next ones that are
@@ -191,14 +181,15 @@ class Spares:
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            unused = [*self._plain, *self._held]
+            left = [*self._plain, *self._held, *self._used]
             self._plain.clear()
             self._held.clear()
+            self._used.clear()
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._making, MAKE_TIMEOUT_S)
-        for placed in unused:
+        for placed in left:
             placed.discard()
-        os.close(self._null)
+        self._maker.close()
 
     def _order(self, delay_s: float) -> None:
         """Have the background make what is wanted. The lock is held."""
@@ -220,6 +211,7 @@ class Spares:
         finally:
             with self._changed:
                 self._making = False
+                self._maker.forget(but=self._template)
                 if self._waiting > len(self._plain):
                     # Callers that came when it was found to be enough.
                     self._order(0.0)
@@ -243,52 +235,33 @@ class Spares:
         older = min(LOOKS, len(self._survived))
         with self._changed:
             over, self._over = self._over, []
-            self._survived.extendleft(self._used)
-            older += len(self._used)
-            self._used.clear()
+            used, self._used = self._used, deque()
         for number in over:
             self._link.done(number)
+        for placed in used:
+            placed.discard()
+            self._survived.appendleft(placed.group)
+            older += 1
         for _ in range(older):
             group = self._survived.popleft()
             if not group.remove():
                 self._survived.append(group)
 
     def _add(self, template: Template | None = None) -> None:
-        streams = Streams(self._owner, spooled=self._persistent)
-        number = self._new_number()
-        try:
-            spare = self._link.prefork(number, MAKE_TIMEOUT_S, streams.kept)
-        except BaseException:
-            streams.close()
-            raise
-        try:
-            group = self._groups.place(spare.pid, f"call-{number:x}")
-        except OSError as error:
-            streams.close()
-            spare.close()
-            self._link.done(number)
-            raise failure(
-                Code.SANDBOX_UNAVAILABLE, f"a process could not be placed in its cgroup: {error}"
-            ) from error
-        usable = template is None or self._hold(spare, template, streams)
-        placed = Placed(spare, group, streams, template is not None)
+        placed = self._maker.plain() if template is None else self._maker.held(template)
         with self._changed:
+            if placed is None:  # which is not tried again
+                self._template, self._can_hold = None, False
             # Meanwhile another one may be wanted.
-            if usable and not self._closed and template in (None, self._template):
+            elif not self._closed and template in (None, self._template):
                 (self._held if placed.held else self._plain).append(placed)
                 self._changed.notify_all()
-                return
-            self._used.append(group)
-        placed.discard()
-        self._link.done(number)
+            else:
+                self._let_go(placed)
 
-    def _hold(self, spare: Spare, template: Template, streams: Streams) -> bool:
-        """False if this shell can't be held here, which is not tried again."""
-        try:
-            hold(spare, template, streams, stdin=self._null, timeout_s=HOLD_TIMEOUT_S)
-        except (Failure, OSError) as error:
-            _log.info("shells are not started ahead in this sandbox: %s", error)
-            with self._changed:
-                self._template, self._can_hold = None, False
-            return False
-        return True
+    def _let_go(self, placed: Placed) -> None:
+        """Nobody gets it: it ends, and what is left of it is tidied up."""
+        placed.discard()
+        with self._changed:
+            self._used.append(placed)
+            self._over.append(placed.spare.id)

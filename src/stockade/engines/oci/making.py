@@ -1,0 +1,157 @@
+"""How one process comes to wait for a command: plain, or as a held shell (held.py).
+
+The guest forks it, its own greeting says which process of the host it is, and it is moved into a
+group of its own and below the limits; as a held shell it then executes the shell. Half a millisecond
+of processor time and three moves between groups, and twice that for a shell.
+
+So only the first shell of its kind is made in that way. It is kept, and the others are forked from
+it: no exec, no loader, and one move, because they are below the limits from the start
+(sandbox/hold.c). That one never gets a command. It is what a command can do to any process that
+waits: kill it, then the next one takes its place; or use up the lease's processes, then it serves as
+a held shell itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from stockade.engines.oci.held import Streams, Template, hold
+from stockade.host.call_group import CallGroup
+from stockade.host.guest_link import GuestLink
+from stockade.host.lease_groups import SandboxGroups
+from stockade.host.spare import Spare
+from stockade.terms.fault import Code, Failure, failure
+
+MAKE_TIMEOUT_S: Final = 10.0
+HOLD_TIMEOUT_S: Final = 5.0
+
+_log: Final = logging.getLogger("stockade.engines.oci.spares")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A spare in its own group with its pipes; `held` if it is a shell that waits for its
+    command."""
+
+    spare: Spare
+    group: CallGroup
+    streams: Streams
+    held: bool
+
+    def discard(self) -> None:
+        """Let go of it. Where the guest keeps it too, it goes on until the guest is told."""
+        self.streams.close()
+        self.spare.close()
+        self.group.close()
+
+
+class Maker:
+    """Used by one thread at a time. `close` after the sandbox's processes are dead."""
+
+    def __init__(
+        self,
+        link: GuestLink,
+        groups: SandboxGroups,
+        owner: int,
+        new_number: Callable[[], int],
+        let_go: Callable[[Placed], None],
+        *,
+        persistent: bool,
+    ) -> None:
+        """`owner`, `new_number` and `persistent` as of Spares. `let_go` is for one that nobody
+        gets."""
+        self._link = link
+        self._groups = groups
+        self._owner = owner
+        self._new_number = new_number
+        self._let_go = let_go
+        self._persistent = persistent
+        self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._first: tuple[Template, Placed] | None = None
+
+    def plain(self) -> Placed:
+        """Raises Failure(sandbox_unavailable), OSError."""
+        streams, number = self._streams()
+        try:
+            spare = self._link.prefork(number, MAKE_TIMEOUT_S, streams.kept)
+        except BaseException:
+            streams.close()
+            raise
+        return self._placed(spare, streams, held=False)
+
+    def held(self, template: Template) -> Placed | None:
+        """None where this shell can't be held. Raises Failure(sandbox_unavailable), OSError."""
+        self.forget(but=template)
+        if self._first is None:
+            made = self._shell(template)
+            if made is None:
+                return None
+            self._first = template, made
+        _, first = self._first
+        try:
+            return self._forked(first)
+        except Failure as error:
+            _log.debug("a held shell is not forked: %s", error)
+        self._first = None
+        if first.spare.waits():
+            return first
+        self._let_go(first)
+        return self._shell(template)
+
+    def forget(self, *, but: Template | None = None) -> None:
+        """Let go of the shell that others are forked from, unless it is one for `but`."""
+        if self._first is not None and self._first[0] != but:
+            _, first = self._first
+            self._first = None
+            self._let_go(first)
+
+    def close(self) -> None:
+        self.forget()
+        os.close(self._null)
+
+    def _forked(self, first: Placed) -> Placed:
+        streams, number = self._streams()
+        try:
+            out, err = streams.writes
+            spare = self._link.fork(first.spare, (out, err), number, MAKE_TIMEOUT_S, streams.kept)
+            streams.close_writes()
+        except BaseException:
+            streams.close()
+            raise
+        return self._placed(spare, streams, held=True)
+
+    def _shell(self, template: Template) -> Placed | None:
+        plain = self.plain()
+        made = Placed(plain.spare, plain.group, plain.streams, held=True)
+        try:
+            hold(
+                made.spare,
+                template,
+                made.streams,
+                stdin=self._null,
+                timeout_s=HOLD_TIMEOUT_S,
+            )
+        except (Failure, OSError) as error:
+            _log.info("shells are not started ahead in this sandbox: %s", error)
+            self._let_go(made)
+            return None
+        return made
+
+    def _streams(self) -> tuple[Streams, int]:
+        return Streams(self._owner, spooled=self._persistent), self._new_number()
+
+    def _placed(self, spare: Spare, streams: Streams, *, held: bool) -> Placed:
+        try:
+            group = self._groups.place(spare.pid, f"call-{spare.id:x}", limited=held)
+        except OSError as error:
+            streams.close()
+            spare.close()
+            self._link.done(spare.id)
+            raise failure(
+                Code.SANDBOX_UNAVAILABLE, f"a process could not be placed in its cgroup: {error}"
+            ) from error
+        return Placed(spare, group, streams, held)
