@@ -7,7 +7,7 @@
  * come, which takes the place of the last argument, where /proc/self/cmdline shows it as well.
  *
  * One that waits can be forked (FORK): the new process waits in its place in the same way, with a
- * socket, stdout and stderr of its own, for a fifth of what another exec costs. It is a child of the
+ * socket, stdout and stderr of its own, for half of what another exec costs. It is a child of the
  * guest as the first one is, which so reports its end, and it is in the first one's v1 cgroups.
  *
  * Until then the shell is like any spare: every signal blocked, no dumps (so no ptrace), nothing
