@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Self
 
 from stockade.host import guest_wire as wire
@@ -113,10 +114,7 @@ class GuestLink:
         Raises Failure(sandbox_unavailable) if it is not ready within `timeout_s` seconds.
         """
 
-        def ask(theirs: int, kept: Sequence[int], deadline: float) -> None:
-            wire.send_command(self._sock, wire.PREFORK, call_id, theirs, *kept)
-
-        return self._made(call_id, timeout_s, keep, ask, adopted=True)
+        return self._made(call_id, timeout_s, keep, None)
 
     def fork(
         self,
@@ -130,38 +128,45 @@ class GuestLink:
         with `writes` as stdout and stderr. Raises also where `shell` may make no more processes:
         then that one still waits."""
 
-        def ask(theirs: int, kept: Sequence[int], deadline: float) -> None:
-            pid = shell.fork(call_id, (theirs, *writes), deadline)
-            wire.send_command(self._sock, wire.ADOPT, call_id, theirs, *kept, pid=pid)
+        def fork(theirs: int, deadline: float) -> int:
+            return shell.fork(call_id, (theirs, *writes), deadline)
 
-        return self._made(call_id, timeout_s, keep, ask, adopted=False)
+        return self._made(call_id, timeout_s, keep, fork)
 
     def _made(
         self,
         call_id: int,
         timeout_s: float,
         keep: Sequence[int],
-        ask: Callable[[int, Sequence[int], float], None],
-        *,
-        adopted: bool,
+        fork: Callable[[int, float], int] | None,
     ) -> Spare:
+        """By the guest, or by `fork`, which is given the other end of the call's socket and gives
+        a pid as the sandbox counts. That waits for a process that commands can stop, hence without
+        the lock."""
         deadline = time.monotonic() + timeout_s
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            with self._lock:
-                with theirs:
-                    ask(theirs.fileno(), (ours.fileno(), *keep) if keep else (), deadline)
-                pid = self._ready(ours, call_id, deadline, adopted=adopted)
-        except OSError as error:
+            kept = (ours.fileno(), *keep) if keep else ()
+            with theirs:
+                inside = 0 if fork is None else fork(theirs.fileno(), deadline)
+                kind = wire.ADOPT if inside else wire.PREFORK
+                with self._lock:
+                    wire.send_command(
+                        self._sock, kind, call_id, theirs.fileno(), *kept, pid=inside
+                    )
+                    theirs.close()
+                    pid = self._ready(ours, call_id, deadline, adopted=not inside)
+            if inside and not _is_child(pid, inside, self.pid):
+                raise _unavailable("what greeted is gone")
+        except (OSError, Gone, Failure) as error:
             ours.close()
-            raise _unavailable(f"the guest can't make a spare: {error}") from error
-        except Gone as gone:
-            ours.close()
-            raise _unavailable(f"the guest is gone: {gone}") from gone
-        except Failure:
-            ours.close()
-            raise
+            if keep:  # it may be there all the same, or have ended before it greeted
+                self.done(call_id)
+            if isinstance(error, Failure):
+                raise
+            why = "the guest is gone" if isinstance(error, Gone) else "the guest can't make a spare"
+            raise _unavailable(f"{why}: {error}") from error
         return Spare(ours, call_id, pid, self.pid, kept=bool(keep))
 
     def done(self, call_id: int) -> None:
@@ -248,6 +253,19 @@ class GuestLink:
             self._sock.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._sock.close()
+
+
+def _is_child(pid: int, inside: int, guest: int) -> bool:
+    """Whether `pid` is the guest's child `inside`, which the guest has adopted and not reaped. A
+    greeting is as old as the shell's answer, which a command can put off by stopping the shell: who
+    greeted may have been killed since, and its number be another process's, of anybody."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:
+        return False
+    lines = (line.split() for line in status.splitlines())
+    found = {words[0]: words[-1] for words in lines if words}
+    return (found.get(b"PPid:"), found.get(b"NSpid:")) == (b"%d" % guest, b"%d" % inside)
 
 
 def _kept(call_id: int, fds: list[int]) -> Kept:

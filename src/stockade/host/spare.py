@@ -85,6 +85,7 @@ class Spare:
         self._sock = sock
         self._guest_pid = guest_pid
         self._started = False
+        self._owes_fork = False
         self._last = _VERDICTS if kept else frozenset[int]()
 
     @classmethod
@@ -163,6 +164,7 @@ class Spare:
 
         Raises Failure(sandbox_unavailable) if it can't, or does not answer until `deadline`
         (monotonic), OSError, Gone."""
+        self._owes_fork = True
         wire.send_command(self._sock, wire.FORK, call_id, *fds)
         for _ in range(wire.NOISE_MAX):
             if not wait(deadline, self._sock):
@@ -172,6 +174,7 @@ class Spare:
                 if report is not None and report.type == wire.EXIT:
                     break
             elif (report.type, report.id) == (wire.FORKED, call_id):
+                self._owes_fork = False
                 if report.value > 0:
                     return report.value
                 raise _unavailable(f"the held shell can't fork: {os.strerror(-report.value)}")
@@ -243,9 +246,10 @@ class Spare:
         return Exited(code, signal, report.utime_us, report.stime_us, report.maxrss_kb)
 
     def waits(self) -> bool:
-        """Whether it still waits for its command, as far as is known here."""
+        """Whether it still waits for its command, as far as is known here. Not one that has left a
+        `fork` unanswered: it is stopped, say."""
         try:
-            return self.receive() is None
+            return not self._owes_fork and self.receive() is None
         except Failure:
             return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -172,3 +173,17 @@ def test_many_calls_are_handed_over_each_with_its_own(start: Start) -> None:
         link.done(each.id)
     link.ping(LONG_S)
     assert link.kept(LONG_S) == []
+
+
+def test_what_was_not_ready_in_time_is_not_kept(start: Start) -> None:
+    """Or the table of the guest fills up with what nobody knows."""
+    guest = start("--persist")
+    read, write = os.pipe()
+    os.kill(guest.link.pid, signal.SIGSTOP)
+    with pytest.raises(Failure, match="in time"):
+        guest.link.prefork(CALL, 0.05, (read,))
+    os.kill(guest.link.pid, signal.SIGCONT)
+    guest.link.ping(LONG_S)
+    assert guest.link.kept(LONG_S) == []
+    os.close(read)
+    os.close(write)

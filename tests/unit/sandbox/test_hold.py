@@ -9,7 +9,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -341,7 +342,7 @@ def test_an_orphan_of_a_command_can_be_told_from_a_fork_by_its_greeting(
     guest: Running, programs: Path
 ) -> None:
     """What the guest adopts is no spare for that: it has to greet on the call's socket."""
-    _, said = guest.shell("sleep 100 & echo $!")
+    _, said = guest.shell("sleep 100 >/dev/null 2>&1 & echo $!")
     orphan = int(said)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -350,3 +351,46 @@ def test_an_orphan_of_a_command_can_be_told_from_a_fork_by_its_greeting(
     with pytest.raises(Failure):
         guest.link._ready(ours, 78, time.monotonic() + 0.2, adopted=False)
     ours.close()
+
+
+def test_a_number_that_was_given_to_another_process_is_no_spare(
+    guest: Running, programs: Path
+) -> None:
+    """While a stopped shell owes its answer, what it forked can be killed and its numbers go to
+    others, of the sandbox and of the host."""
+    _, said = guest.shell("sleep 100 >/dev/null 2>&1 & echo $!")
+
+    class Late(Spare):
+        def fork(self, call_id: int, fds: tuple[int, int, int], deadline: float) -> int:
+            assert super().fork(call_id, fds, deadline) != int(said)
+            return int(said)
+
+    with held(guest, programs) as (shell, source):
+        late = Late(shell._sock, shell.id, shell.pid, guest.link.pid)
+        with pytest.raises(Failure, match="what greeted is gone"):
+            guest.fork(late, source)
+
+
+def test_a_shell_that_does_not_answer_holds_up_nobody_else(guest: Running) -> None:
+    """A command that stops it again and again, say."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, closing(Spare(ours, 1, 4242, guest.link.pid)) as shell:
+        assert shell.waits()
+        with open(os.devnull, "wb") as null, ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(guest.link.fork, shell, (null.fileno(),) * 2, 2, LONG_S)
+            assert wire.wait(time.monotonic() + LONG_S, theirs)
+            guest.link.ping(1.0)
+            with pytest.raises(TimeoutError):
+                asked.result(0)
+            theirs.close()
+            with pytest.raises(Failure):
+                asked.result(LONG_S)
+
+
+def test_a_shell_that_owes_an_answer_is_not_used(guest: Running) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, closing(Spare(ours, 1, 4242, guest.link.pid)) as shell, open(os.devnull) as null:
+        assert shell.waits()
+        with pytest.raises(Failure, match="can't be forked"):
+            guest.link.fork(shell, (null.fileno(), null.fileno()), 2, 0.05)
+        assert not shell.waits()
