@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 # How a command knows that its shell was held.
 HELD: Final = 'case "$(</proc/$$/maps)" in *hold.so*) echo 1;; *) echo 0;; esac'
 
+FILL: Final = """
+import threading
+threading.stack_size(1 << 16)
+stay = threading.Event()
+try:
+    while True:
+        threading.Thread(target=stay.wait).start()
+except RuntimeError:
+    print("full", flush=True)
+"""
+
 
 def says(lease: Lease, command: str) -> str:
     """Its stdout."""
@@ -130,21 +141,23 @@ def test_held_shells_are_forked_from_one_and_go_on_when_it_is_killed(
     lease = fresh_lease()
     until_held(lease)
 
-    def oldest() -> int:
-        groups = daemon.lease_group(lease.id).glob("limits/*/call-*/cgroup.procs")
-        shells = [pid for procs in groups for pid in read_pids(procs) if is_guest(pid)]
-        found = [(began(pid), pid) for pid in shells if comm(pid) == "guest-shell"]
-        return min(found, default=(0, 0))[1]
-
-    first = oldest()
+    first = oldest(daemon, lease)
     for _ in range(2 * BUSY_SPARES):
         assert says(lease, "echo $$; echo $PPID").endswith("\n1\n")
-    assert oldest() == first, "no call got the one that the others are forked from"
+    assert oldest(daemon, lease) == first, "no call got the one that the others are forked from"
     os.kill(first, signal.SIGKILL)
     for _ in range(2 * BUSY_SPARES):
         assert says(lease, "echo again") == "again\n"
     until_held(lease)
-    assert wait_until(lambda: oldest() not in (0, first))
+    assert wait_until(lambda: oldest(daemon, lease) not in (0, first))
+
+
+def oldest(daemon: Daemon, lease: Lease) -> int:
+    """The shell that the others are forked from, or 0."""
+    groups = daemon.lease_group(lease.id).glob("limits/*/call-*/cgroup.procs")
+    shells = [pid for procs in groups for pid in read_pids(procs) if is_guest(pid)]
+    found = [(began(pid), pid) for pid in shells if comm(pid) == "guest-shell"]
+    return min(found, default=(0, 0))[1]
 
 
 def began(pid: int) -> int:
@@ -161,13 +174,22 @@ def comm(pid: int) -> str:
         return ""
 
 
-def test_where_no_more_processes_may_be_forked_calls_go_on(fresh_lease: LeaseFactory) -> None:
+def test_where_no_more_processes_may_be_forked_calls_go_on(
+    daemon: Daemon, fresh_lease: LeaseFactory
+) -> None:
     lease = fresh_lease()
     until_held(lease)
-    # Up to the limit of processes of the lease, which holds for whoever is forked inside.
-    fill = "python3 -c 'import os, signal\ntry:\n while os.fork(): pass\n signal.pause()\nexcept OSError: print(1)'"
-    assert says(lease, fill) == "1\n"
+    first = oldest(daemon, lease)
+    # Up to the limit of processes of the lease, which holds for whoever is forked inside. By threads:
+    # many processes that a command leaves at the limit are a bomb, and ended.
+    assert says(lease, f"exec 9< <(python3 -c '{FILL}'); read -u 9; echo $REPLY") == "full\n"
     for _ in range(2 * BUSY_SPARES):
-        assert says(lease, "echo $((1 + 1))") == "2\n"
+        result = lease.bash("echo $((1 + 1))")
+        assert result.stdout is not None
+        assert result.stdout.text == "2\n"
+        # What was refused to the shell that is forked was not refused to the call.
+        assert not result.warnings
+    # Nor has a call the account of all that it has forked.
+    assert oldest(daemon, lease) == first
     assert lease.bash("kill -9 -1").status == "succeeded"
     until_held(lease)

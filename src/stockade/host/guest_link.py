@@ -152,9 +152,7 @@ class GuestLink:
                 inside = 0 if fork is None else fork(theirs.fileno(), deadline)
                 kind = wire.ADOPT if inside else wire.PREFORK
                 with self._lock:
-                    wire.send_command(
-                        self._sock, kind, call_id, theirs.fileno(), *kept, pid=inside
-                    )
+                    wire.send_command(self._sock, kind, call_id, theirs.fileno(), *kept, pid=inside)
                     theirs.close()
                     pid = self._ready(ours, call_id, deadline, adopted=not inside)
             if inside and not _is_child(pid, inside, self.pid):

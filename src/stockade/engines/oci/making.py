@@ -6,9 +6,9 @@ of processor time and three moves between groups, and twice that for a shell.
 
 So only the first shell of its kind is made in that way. It is kept, and the others are forked from
 it: no exec, no loader, and one move, because they are below the limits from the start
-(sandbox/hold.c). That one never gets a command. It is what a command can do to any process that
-waits: kill it, then the next one takes its place; or use up the lease's processes, then it serves as
-a held shell itself.
+(sandbox/hold.c). That one never gets a command, whose account would have all that it ever forked.
+What a command can do to it is what it can do to any process that waits: kill or stop it, then the
+next one takes its place; or use up the lease's processes, then others are made in the first way.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from stockade.terms.fault import Code, Failure, failure
 
 MAKE_TIMEOUT_S: Final = 10.0
 HOLD_TIMEOUT_S: Final = 5.0
+FORK_TIMEOUT_S: Final = 2.0
 
 _log: Final = logging.getLogger("stockade.engines.oci.spares")
 
@@ -72,6 +73,9 @@ class Maker:
         self._persistent = persistent
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._first: tuple[Template, Placed] | None = None
+        # How many forks of that shell a limit refused, and with the one that is being made: the
+        # kernel counts them with those of the sandbox's calls, before the answer is here.
+        self.refused = self.refused_at_most = 0
 
     def plain(self) -> Placed:
         """Raises Failure(sandbox_unavailable), OSError."""
@@ -92,15 +96,19 @@ class Maker:
                 return None
             self._first = template, made
         _, first = self._first
+        self.refused_at_most += 1
         try:
-            return self._forked(first)
+            made = self._forked(first)
         except Failure as error:
             _log.debug("a held shell is not forked: %s", error)
-        self._first = None
-        if first.spare.waits():
-            return first
-        self._let_go(first)
-        return self._shell(template)
+            if first.spare.waits():
+                self.refused += 1
+            else:
+                self.refused_at_most -= 1
+                self.forget()
+            return self._shell(template)
+        self.refused_at_most -= 1
+        return made
 
     def forget(self, *, but: Template | None = None) -> None:
         """Let go of the shell that others are forked from, unless it is one for `but`."""
@@ -117,7 +125,7 @@ class Maker:
         streams, number = self._streams()
         try:
             out, err = streams.writes
-            spare = self._link.fork(first.spare, (out, err), number, MAKE_TIMEOUT_S, streams.kept)
+            spare = self._link.fork(first.spare, (out, err), number, FORK_TIMEOUT_S, streams.kept)
             streams.close_writes()
         except BaseException:
             streams.close()

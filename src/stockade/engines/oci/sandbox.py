@@ -251,7 +251,7 @@ class OciSandbox:
             cpu_ms=placed.group.cpu_ms(),
             peak_memory_bytes=counters.peak_bytes() if alone else None,
             oom_kills=counters.oom_kills() - begun.oom_kills,
-            pids_refused=counters.pids_refused() - begun.pids_refused,
+            pids_refused=self._refused_since(begun.pids_refused),
             left_running=left,
             left_ended=ended,
             kill_confirmed_ms=killed_ms,
@@ -260,7 +260,10 @@ class OciSandbox:
 
     def _refused_since(self, before: int) -> int:
         with self._lock:  # the counters are closed after `_closed` is set
-            return 0 if self._closed else self._groups.counters.pids_refused() - before
+            if self._closed:
+                return 0
+            now = self._groups.counters.pids_refused() - self._spares.refused_at_most
+        return max(0, now - before)
 
     def expect(self, numbers: Set[int]) -> None:
         """Spares that an earlier process gave calls to."""
@@ -302,7 +305,7 @@ class OciSandbox:
                 deadline=min(monotonic(entry.deadline_ns), time.monotonic() + timeout_ms / 1000),
                 started=monotonic(entry.started_ns),
                 oom_kills=entry.oom_kills,
-                pids_refused=entry.pids_refused,
+                pids_refused=entry.pids_refused - self._spares.refused,
             )
             return self._conclude(begun, context)
         finally:
@@ -362,7 +365,7 @@ class OciSandbox:
             deadline=deadline,
             started=started,
             oom_kills=counters.oom_kills(),
-            pids_refused=counters.pids_refused(),
+            pids_refused=-self._spares.refused + counters.pids_refused(),
         )
         spare, number = placed.spare, placed.spare.id
         slot = 0
@@ -378,7 +381,7 @@ class OciSandbox:
                 capture=operation.capture,
                 artifacts=(id_of(sinks[0]), id_of(sinks[1])),
                 oom_kills=begun.oom_kills,
-                pids_refused=begun.pids_refused,
+                pids_refused=counters.pids_refused(),
             )
             slot = self._journal.begin(entry, lambda: self._over(number))
             if context.starting is not None:

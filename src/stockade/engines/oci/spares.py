@@ -89,6 +89,15 @@ class Spares:
         self._add()
         self.refill(FIRST_DELAY_S)
 
+    @property
+    def refused(self) -> int:
+        """How many processes a limit refused that no call wanted, as far as is known."""
+        return self._maker.refused
+
+    @property
+    def refused_at_most(self) -> int:
+        return self._maker.refused_at_most
+
     def refill(self, delay_s: float = 0.0) -> None:
         """Have the background make what is wanted."""
         with self._changed:
@@ -260,8 +269,9 @@ class Spares:
                 self._let_go(placed)
 
     def _let_go(self, placed: Placed) -> None:
-        """Nobody gets it: it ends, and what is left of it is tidied up."""
+        """Nobody gets it: it ends now, with what its environment says, and what is left of it is
+        tidied up."""
         placed.discard()
+        self._link.done(placed.spare.id)
         with self._changed:
             self._used.append(placed)
-            self._over.append(placed.spare.id)
