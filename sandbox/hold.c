@@ -12,16 +12,20 @@
  *
  * Until then the shell is like any spare: every signal blocked, no dumps (so no ptrace), nothing
  * open but stdio and the call's socket. Whatever is not as expected ends the process; it has run
- * nothing, and says so (UNUSED), the host's evidence for that. Where the library can't be loaded the
- * shell runs the text that keeps the place, which is `exit 125` and a comment.
+ * nothing, and says so (UNUSED), the host's evidence for that. The shells are those of images, and may
+ * be far older than this host: nothing of the C library is used that is newer than 2.17. Where the
+ * library can't be loaded the shell runs the text that keeps the place, which is `exit 125` and a
+ * comment.
  */
 #define _GNU_SOURCE
 #include "signals.h"
 #include "wire.h"
 
 #include <errno.h>
+#include <gnu/libc-version.h>
 #include <locale.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -62,11 +66,17 @@ static pid_t fork_sibling(void)
 	return (pid_t)syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0);
 }
 
+/* Older ones remember getpid(2), which so would be the first shell's. */
+static bool numbers_are_asked_for(void)
+{
+	return strverscmp(gnu_get_libc_version(), "2.25") >= 0;
+}
+
 /* In the new process: nothing of the old one's stays open. */
 static void begin(uint64_t id, const struct wire_fds *fds)
 {
 	if (dup2(fds->fd[0], CALL_FD) < 0 || dup2(fds->fd[1], 1) < 0 || dup2(fds->fd[2], 2) < 0 ||
-	    close_range(CALL_FD + 1, ~0U, 0) < 0)
+	    syscall(SYS_close_range, CALL_FD + 1, ~0U, 0) < 0)
 		_exit(UNUSED);
 	setsid();
 	say(WIRE_READY, id, 0);
@@ -74,9 +84,13 @@ static void begin(uint64_t id, const struct wire_fds *fds)
 
 static void fork_one(uint64_t id, struct wire_fds *fds)
 {
-	pid_t pid = fork_sibling();
-	int error = errno;
+	pid_t pid = -1;
+	int error = ENOSYS;
 
+	if (numbers_are_asked_for()) {
+		pid = fork_sibling();
+		error = errno;
+	}
 	if (pid == 0) {
 		begin(id, fds);
 		return;

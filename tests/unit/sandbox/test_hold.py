@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -39,7 +40,10 @@ def guest(start: Start) -> Running:
 
 @contextmanager
 def held(
-    guest: Running, programs: Path, paths: tuple[bytes, ...] = SHELLS
+    guest: Running,
+    programs: Path,
+    paths: tuple[bytes, ...] = SHELLS,
+    library: str = "hold.so",
 ) -> Iterator[tuple[Spare, int]]:
     """A held shell, and the end of the pipe that it writes to."""
     spare = guest.spare()
@@ -53,7 +57,7 @@ def held(
                     env=ENV,
                     cwd=b"/",
                     fds=(null.fileno(), sink, sink),
-                    library=os.fsencode(programs / "hold.so"),
+                    library=os.fsencode(programs / library),
                     timeout_s=LONG_S,
                 )
             finally:
@@ -394,3 +398,24 @@ def test_a_shell_that_owes_an_answer_is_not_used(guest: Running) -> None:
         with pytest.raises(Failure, match="can't be forked"):
             guest.link.fork(shell, (null.fileno(), null.fileno()), 2, 0.05)
         assert not shell.waits()
+
+
+def test_the_library_can_be_loaded_into_the_shells_of_old_images(programs: Path) -> None:
+    listed = subprocess.run(
+        ["objdump", "-T", programs / "hold.so"], capture_output=True, check=True, text=True
+    ).stdout
+    needed = re.findall(r"GLIBC_(\d+)\.(\d+)", listed)
+    assert max((int(major), int(minor)) for major, minor in needed) <= (2, 17)
+
+
+def test_a_shell_whose_library_remembers_its_number_is_not_forked(
+    guest: Running, programs: Path, tmp_path: Path
+) -> None:
+    """`$$` would be the other one's (getpid(2) before version 2.25 of the C library)."""
+    source, old = tmp_path / "old.c", programs / "old.so"
+    source.write_text('const char *gnu_get_libc_version(void) { return "2.24"; }\n')
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", old, source], check=True)
+    with held(guest, programs, library="hold.so:" + str(old)) as (shell, sink):
+        with pytest.raises(Failure, match="can't fork: Function not implemented"):
+            guest.fork(shell, sink)
+        assert shell.waits()
