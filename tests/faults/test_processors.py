@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import mmap
 import os
 import threading
 from pathlib import Path
+
+import pytest
 
 from stockade.host import interpreter
 from tests.daemons import daemon, output
@@ -45,3 +49,21 @@ def test_threads_of_a_bound_one_are_bound_to_the_same() -> None:
     thread.join()
     assert found[0] == found[1] == {max(allowed)}
     assert os.sched_getaffinity(0) == allowed
+
+
+def test_a_file_that_is_mapped_may_have_any_name(tmp_path: Path) -> None:
+    name = os.fsencode(tmp_path) + b"/\xff \xfe"
+    with open(name, "w+b") as file:
+        file.truncate(mmap.PAGESIZE)
+        with mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE):
+            interpreter._collapse()
+
+
+def test_it_serves_where_the_kernel_shows_no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(interpreter, "open", missing, raising=False)
+    monkeypatch.setattr(interpreter, "stay", lambda: None)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    interpreter.settle()

@@ -18,6 +18,7 @@ import ctypes
 import gc
 import os
 import sys
+from contextlib import suppress
 from mmap import PAGESIZE
 from pathlib import Path
 from typing import Final
@@ -45,7 +46,8 @@ def settle() -> None:
     """Begin to serve: what is there now stays. Looking through it for garbage stopped all calls for
     25 ms."""
     gc.freeze()
-    _collapse()
+    with suppress(OSError):  # a kernel that shows no pagemap
+        _collapse()
     stay()
 
 
@@ -53,11 +55,12 @@ def _collapse() -> None:
     """Put the heap into large pages where the kernel can (madvise(2): MADV_COLLAPSE, Linux 6.1):
     some 15 of 2 MiB, in as many ms. Where it can't, nothing is different."""
     with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
-        for line in Path("/proc/self/maps").read_text().splitlines():
+        # Bytes: names of files need not be text.
+        for line in Path("/proc/self/maps").read_bytes().splitlines():
             place, rights, *rest = line.split()
-            if rights != "rw-p" or rest[3:] not in ([], ["[heap]"]):
+            if rights != b"rw-p" or rest[3:] not in ([], [b"[heap]"]):
                 continue
-            first, end = (int(address, 16) for address in place.split("-"))
+            first, end = (int(address, 16) for address in place.split(b"-"))
             for page in range(-(-first // _LARGE) * _LARGE, end - _LARGE + 1, _LARGE):
                 if _filled(pagemap.fileno(), page):
                     _LIBC.madvise(page, _LARGE, _MADV_COLLAPSE)
