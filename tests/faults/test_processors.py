@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stockade.host import interpreter
-from tests.daemons import daemon, output
+from tests.daemons import Daemon, daemon, output
 
 
 def test_threads_that_carry_calls_out_share_one_processor_and_commands_have_all() -> None:
@@ -19,6 +19,8 @@ def test_threads_that_carry_calls_out_share_one_processor_and_commands_have_all(
     with daemon() as server, server.connect() as stockade, stockade.lease() as lease:
         for _ in range(8):  # with a process of the first moment, and with ones that waited
             assert int(output(lease, "nproc")) == len(allowed)
+        # The lease's share is one of all processors, though a bound thread has set it.
+        assert max(_quotas(server)) == 100 * min(2000, 1000 * len(allowed) - 500)
         one = {max(allowed)}
         threads = [int(task.name) for task in Path(f"/proc/{server.pid}/task").iterdir()]
         bound = [thread for thread in threads if os.sched_getaffinity(thread) == one]
@@ -28,6 +30,13 @@ def test_threads_that_carry_calls_out_share_one_processor_and_commands_have_all(
         assert len(bound) >= 4
         # Those of before: of the mounts, of the sweeper.
         assert len(bound) + len(free) == len(threads)
+
+
+def _quotas(server: Daemon) -> list[int]:
+    """What its groups may use of each period of 100 ms, in microseconds."""
+    files = [group / name for group in server.groups() for name in ("cpu.cfs_quota_us", "cpu.max")]
+    words = [file.read_text().split()[0] for file in files if file.exists()]
+    return [int(word) for word in words if word.isdecimal()]
 
 
 def test_threads_of_a_bound_one_are_bound_to_the_same() -> None:

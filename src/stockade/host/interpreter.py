@@ -26,6 +26,8 @@ from typing import Final
 # A call's thread that comes back from the kernel waits at most so long for the interpreter while
 # another one makes spares: with Python's 5 ms calls in a row took a tenth longer.
 _SWITCH_S: Final = 0.0001
+# Those of the process, from before any of its threads is bound.
+ALLOWED: Final = frozenset(os.sched_getaffinity(0))
 _MADV_COLLAPSE: Final = 25
 _LARGE: Final = 2 << 20
 _LIBC: Final = ctypes.CDLL(None)
@@ -39,7 +41,7 @@ def switch_quickly() -> None:
 def stay() -> None:
     """Keep this thread, and those it makes, on the last processor of those that it may use: the
     first one has most of what a kernel does for everybody. See sched_setaffinity(2)."""
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(os.getpid()))})
+    os.sched_setaffinity(0, {max(ALLOWED)})
 
 
 def settle() -> None:

@@ -27,6 +27,7 @@ from typing import Final
 
 from stockade.host.call_group import CallGroup
 from stockade.host.cgroup import PREFIX, Hierarchies, counter, kill, remove_tree, write
+from stockade.host.interpreter import ALLOWED
 from stockade.terms.fault import Code, failure
 from stockade.terms.plan import Limits
 
@@ -223,7 +224,7 @@ def _most_millis() -> int:
     A fork bomb that has them all holds locks of the kernel (of mapped files, of cgroups) while it
     waits for its turn: on two processors the median call of another lease took 470 instead of 8 ms,
     and a tenth of them their whole time limit; with a tenth of one processor left free, 13 ms."""
-    return max(500, 1000 * len(os.sched_getaffinity(0)) - 500)
+    return max(500, 1000 * len(ALLOWED) - 500)
 
 
 def _settings(v1: dict[str, Path], unified: Path, limits: Limits) -> Iterator[tuple[Path, str]]:
