@@ -15,6 +15,7 @@ unread: whoever comes after a crash finds it.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
@@ -86,6 +87,8 @@ class Spare:
         self._guest_pid = guest_pid
         self._started = False
         self._owes_fork = False
+        # Forks of it that a limit on processes refused, which the kernel has counted.
+        self.forks_refused = 0
         self._last = _VERDICTS if kept else frozenset[int]()
 
     @classmethod
@@ -177,6 +180,7 @@ class Spare:
                 self._owes_fork = False
                 if report.value > 0:
                     return report.value
+                self.forks_refused += report.value == -errno.EAGAIN
                 raise _unavailable(f"the held shell can't fork: {os.strerror(-report.value)}")
             elif report.type == wire.UNUSED:
                 break

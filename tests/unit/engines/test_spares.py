@@ -6,11 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import cast
 
+import pytest
+
 from stockade.engines.oci.held import Template
-from stockade.engines.oci.making import Placed
+from stockade.engines.oci.making import Maker, Placed
 from stockade.engines.oci.spares import Spares
 from stockade.host.guest_link import GuestLink
 from stockade.host.lease_groups import SandboxGroups
+from stockade.terms.fault import Code, Failure, failure
 
 
 @dataclass
@@ -28,6 +31,11 @@ class Waiting:
 
     def __init__(self, number: int) -> None:
         self.id = number
+        self.writes = (0, 0)
+        self.forks_refused = 0
+
+    def waits(self) -> bool:
+        return True
 
     def close(self) -> None:
         pass
@@ -59,3 +67,37 @@ def test_a_shell_with_an_old_environment_ends_at_once_and_not_with_the_next_call
         assert spares.take(template(b"new")).spare.id == 2
         assert guest.told == [1]
         spares.close()
+
+
+class Refusing(Guest):
+    """Makes nothing. `limits` says of each fork whether a limit refused it."""
+
+    def __init__(self, limits: list[bool]) -> None:
+        super().__init__()
+        self.limits = limits
+
+    def fork(self, shell: Waiting, *rest: object) -> None:
+        shell.forks_refused += self.limits.pop(0)
+        raise failure(Code.SANDBOX_UNAVAILABLE, "no")
+
+    def prefork(self, *rest: object) -> None:
+        raise failure(Code.SANDBOX_UNAVAILABLE, "no")
+
+
+def test_only_what_a_limit_refused_is_taken_from_the_kernels_count() -> None:
+    """A command that kills those that are being made would hide its own refusals otherwise."""
+    guest = Refusing([False, True, False])
+    maker = Maker(
+        cast("GuestLink", guest),
+        cast("SandboxGroups", None),
+        0,
+        lambda: 0,
+        lambda placed: None,
+        persistent=False,
+    )
+    maker._first = template(b"x"), placed(1, held=True)
+    for counted in (0, 1, 1):
+        with pytest.raises(Failure):
+            maker.held(template(b"x"))
+        assert (maker.refused, maker.refused_at_most) == (counted, counted)
+    maker.close()

@@ -320,6 +320,7 @@ def test_a_shell_that_may_not_fork_says_so_and_waits_on(guest: Running, programs
         (group / "cgroup.procs").write_text(str(shell.pid))
         with pytest.raises(Failure, match="can't fork: Resource temporarily"):
             guest.fork(shell, source)
+        assert shell.forks_refused == 1
         assert shell.waits()
         shell.release(b"echo done")
         assert output_of(source) == b"done\n"
@@ -418,4 +419,5 @@ def test_a_shell_whose_library_remembers_its_number_is_not_forked(
     with held(guest, programs, library="hold.so:" + str(old)) as (shell, sink):
         with pytest.raises(Failure, match="can't fork: Function not implemented"):
             guest.fork(shell, sink)
+        assert shell.forks_refused == 0, "no limit has refused it"
         assert shell.waits()

@@ -97,14 +97,18 @@ class Maker:
             self._first = template, made
         _, first = self._first
         self.refused_at_most += 1
+        known = first.spare.forks_refused
         try:
             made = self._forked(first)
         except Failure as error:
             _log.debug("a held shell is not forked: %s", error)
-            if first.spare.waits():
+            # Not of others' making: a command that kills those that are being made would have its
+            # own refusals forgiven.
+            if first.spare.forks_refused > known:
                 self.refused += 1
             else:
                 self.refused_at_most -= 1
+            if not first.spare.waits():
                 self.forget()
             return self._shell(template)
         self.refused_at_most -= 1
