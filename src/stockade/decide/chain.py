@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Final, cast
 
 from pydantic import ValidationError
@@ -41,6 +42,9 @@ UNCOVERED: Final = frozenset({"request_id", "replayed", "audit"})
 _UNREFERRED: Final = '"audit":null}'
 _EVENT: Final = tuple(field.name for field in fields(AuditEvent))
 _USAGE: Final = tuple(field.name for field in fields(AuditUsage))
+# All fields in one step: two records of 26 fields are written in each call.
+_EVENT_VALUES: Final[Callable[[AuditEvent], Sequence[JsonLike]]] = attrgetter(*_EVENT)
+_USAGE_VALUES: Final[Callable[[AuditUsage], Sequence[JsonLike]]] = attrgetter(*_USAGE)
 # {"hash":"…64…","prev":"…64…","record":…}: what is hashed is cut out of a line, never written anew.
 _HASH_AT: Final = len('{"hash":"')
 _PREV_AT: Final = _HASH_AT + 64 + len('","prev":"')
@@ -50,11 +54,9 @@ _BODY_AT: Final = _PREV_AT + 64 + len('","record":')
 def body_of(event: AuditEvent, seq: int) -> str:
     """The canonical text of an event at its place. Every string in it is text that has a UTF-8
     form; names are ASCII and there are no floats."""
-    value: dict[str, JsonLike] = {"v": AUDIT_VERSION, "seq": seq}
-    for name in _EVENT:
-        given = getattr(event, name)
-        if given is not None:
-            value[name] = _plain(given)
+    value = {"v": AUDIT_VERSION, "seq": seq, **_given(_EVENT, _EVENT_VALUES(event))}
+    if event.usage is not None:
+        value["usage"] = _given(_USAGE, _USAGE_VALUES(event.usage))
     return canonical_closed(value).decode()
 
 
@@ -278,7 +280,6 @@ def _cut(line: bytes) -> tuple[Link, dict[str, object]] | None:
     return (link, body) if line_of(link) == line else None
 
 
-def _plain(value: object) -> JsonLike:
-    if isinstance(value, AuditUsage):
-        return {name: getattr(value, name) for name in _USAGE if getattr(value, name) is not None}
-    return cast(JsonLike, value)
+def _given(names: Sequence[str], values: Sequence[JsonLike]) -> dict[str, JsonLike]:
+    pairs = zip(names, values, strict=True)
+    return {name: value for name, value in pairs if value is not None}

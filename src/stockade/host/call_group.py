@@ -7,10 +7,11 @@ several.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
-from stockade.host.cgroup import counter, kill, populated
+from stockade.host.cgroup import counter, kill
 
 
 class CallGroup:
@@ -19,11 +20,11 @@ class CallGroup:
     def __init__(self, path: Path, *, exists: bool = False) -> None:
         """Makes it, unless it `exists`. Raises OSError."""
         if not exists:
-            path.mkdir()
+            os.mkdir(path)
         self.path = path
-        self._procs = os.open(path / "cgroup.procs", os.O_RDWR | os.O_CLOEXEC)
+        self._procs = os.open(f"{path}/cgroup.procs", os.O_RDWR | os.O_CLOEXEC)
         try:
-            self._cpu = os.open(path / "cpu.stat", os.O_RDONLY | os.O_CLOEXEC)
+            self._cpu = os.open(f"{path}/cpu.stat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             os.close(self._procs)
             raise
@@ -53,7 +54,10 @@ class CallGroup:
 
     def remove(self) -> bool:
         """Remove it unless processes are left in it; they stay with it until the sandbox ends."""
-        if populated(self.path):
-            return False
-        os.rmdir(self.path)
+        try:
+            os.rmdir(self.path)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                return False
+            raise
         return True

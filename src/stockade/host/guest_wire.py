@@ -42,8 +42,12 @@ _REPORT: Final = struct.Struct("=IIQiIQQQ")
 _UCRED: Final = struct.Struct("=iII")
 # Room for credentials and for nothing else: descriptors that somebody sends are never installed.
 _CONTROL_SPACE: Final = socket.CMSG_SPACE(_UCRED.size)
-_SEND: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-_RECEIVE: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+# Numbers, not members: an operation on members is Python code, several microseconds of each message.
+_SEND: Final = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+_RECEIVE: Final = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+_LOOK: Final = int(_RECEIVE | socket.MSG_PEEK)
+_CUT: Final = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
+_WORDS: Final = (int(socket.SOL_SOCKET), int(socket.SCM_CREDENTIALS))
 
 
 class Report(NamedTuple):
@@ -64,9 +68,9 @@ class Gone(Exception):
 
 
 def _parse(data: bytes, parts: list[tuple[int, int, bytes]], flags: int) -> Report | None:
-    if len(data) != _REPORT.size or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+    if len(data) != _REPORT.size or flags & _CUT:
         return None
-    if len(parts) != 1 or parts[0][:2] != (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+    if len(parts) != 1 or parts[0][:2] != _WORDS:
         return None
     magic, kind, ident, value, where, utime_us, stime_us, maxrss_kb = _REPORT.unpack(data)
     if magic != _MAGIC:
@@ -81,9 +85,7 @@ def read(sock: socket.socket, *, last: Set[int] = frozenset()) -> Report | None:
     for _ in range(NOISE_MAX):
         try:
             if last:
-                data, parts, flags, _address = sock.recvmsg(
-                    _REPORT.size + 1, _CONTROL_SPACE, _RECEIVE | socket.MSG_PEEK
-                )
+                data, parts, flags, _address = sock.recvmsg(_REPORT.size + 1, _CONTROL_SPACE, _LOOK)
                 report = _parse(data, parts, flags)
                 if report is not None and report.type in last:
                     return report

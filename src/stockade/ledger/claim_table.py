@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -30,6 +31,7 @@ from stockade.terms.outcome import EditOutcome
 from stockade.terms.spend import Metered
 
 _COLUMNS: Final = tuple(field.name for field in fields(ClaimRecord))
+_VALUES: Final[Callable[[ClaimRecord], Sequence[Cell]]] = attrgetter(*_COLUMNS)
 # Statements are put together from the field names of the record; values are always bound.
 _NAMES: Final = ", ".join(_COLUMNS)
 _MARKS: Final = ", ".join("?" for _ in _COLUMNS)
@@ -170,13 +172,11 @@ class ClaimTable:
 def _row(record: ClaimRecord) -> tuple[Cell, ...]:
     edit = None if record.foreseen is None else _edit_text(record.foreseen)
     metered = None if record.metered is None else _METERED.dump_json(record.metered).decode()
-    special: dict[str, Cell] = {
-        "state": record.state.value,
-        "chain": json.dumps(record.chain),
-        "foreseen": edit,
-        "metered": metered,
-    }
-    return tuple(special[name] if name in special else getattr(record, name) for name in _COLUMNS)
+    row = dict(zip(_COLUMNS, _VALUES(record), strict=True))
+    row["state"] = record.state.value
+    row["chain"] = json.dumps(record.chain)
+    row["foreseen"], row["metered"] = edit, metered
+    return tuple(row.values())
 
 
 def _edit_text(edit: EditOutcome) -> str:
