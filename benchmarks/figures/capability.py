@@ -2,10 +2,11 @@
 
 There are three ways for a token to come. Seen before: every call of a lease carries the same one,
 so this is the daemon's path. A new last block on a chain whose first two were seen: what a holder
-narrowed. And nothing seen: a new lease of a new trajectory. The peers keep no memory, so for them
-all three are the same work; they get a new token each time in the last two and the same in the
-first. New tokens come a hundred at a time, so the medians are of warm code: the first call after
-something else takes twice as long.
+narrowed. And nothing seen: a new lease of a new trajectory, no block of which has the bytes of
+another's; what they grant was seen. The peers keep no memory, so for them all three are the same
+work; they get a new token each time in the last two and the same in the first. New tokens come a
+hundred at a time, so the medians are of warm code: the first call after something else takes twice
+as long.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class _Chain:
         self.grant = load_policy().grant("agent")
         self.now_s = int(time.time())
         self.number = 0
-        self.lease, self.bound = self._bound("run-1")
+        self.lease, self.bound = self._bound("run-1", _LEASE)
         self.child = narrow(
             self.bound,
             scope=Scope(read=("/workspace/src",), write=(), execute=(), connect=()),
@@ -87,15 +88,17 @@ class _Chain:
     def all_new(self) -> tuple[str, LeaseRecord]:
         self.number += 1
         name = f"new-{self.number}"
-        token, _ = self._bound(name)
+        lease = LeaseBinding(id=f"ls_{self.number:016x}", generation=1, nonce=f"{self.number:032x}")
+        token, bound = self._bound(name, lease)
         chain = verify(token, self.ring, self.now_s).chain
-        return attenuate(token, self.child), replace(self.record, trajectory=name, chain=chain)
+        child = self.child.model_copy(update={"lease": lease, "not_after_s": bound.not_after_s})
+        record = replace(self.record, id=lease.id, trajectory=name, chain=chain)
+        return attenuate(token, child), record
 
-    def _bound(self, trajectory: str) -> tuple[str, Block]:
-        root = root_block(
-            self.grant, "acme", trajectory, "k1", self.now_s - 60, self.now_s + 100_000
-        )
-        bound = narrow(root, lease=_LEASE)
+    def _bound(self, trajectory: str, lease: LeaseBinding) -> tuple[str, Block]:
+        end_s = self.now_s + 100_000 - self.number
+        root = root_block(self.grant, "acme", trajectory, "k1", self.now_s - 60, end_s)
+        bound = narrow(root, lease=lease)
         return attenuate(mint(self.ring, "k1", root), bound), bound
 
 
