@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stockade.decide.attenuation import wider_component, wider_link
 from stockade.decide.blocks import block_bytes, grant_of, lease_block, narrow, normal, root_block
-from stockade.decide.links import Grants, Link, link_of
+from stockade.decide.links import Admitted, Grants, Link, link_of
 from stockade.decide.tokentext import read_blocks
 from stockade.host.policy_files import load_policy
 from stockade.terms.base import MAX_INTEGER
@@ -159,11 +159,33 @@ def test_a_new_token_of_a_grant_file_is_not_read_by_the_reference() -> None:
         assert links == [link_of(block) for block in fresh]
 
 
-def test_hostile_bytes_take_no_longer_than_their_length() -> None:
-    """Each list that could end in many places, times each other: 0.2 s and more where a pattern
-    goes back."""
-    parts = (b'{"approve":[', b'],"checks":[' * 260, b'],"deny":[' * 260, b'],"depth":1' * 260)
+def test_chains_of_grants_are_known_by_their_objects_and_order() -> None:
+    """Also when objects that are gone leave their ids to new ones, as here each time."""
+    known, grant = Admitted(8), load_policy().grant("agent")
+    for _ in range(1000):
+        chain = (grant.model_copy(), grant.model_copy())
+        assert chain not in known
+        known.add(chain)
+        assert chain in known
+        assert chain[::-1] not in known
+        assert chain[:1] not in known
+
+
+HOSTILE = [
+    (b'{"approve":[', b'],"checks":[' * 260, b'],"deny":[' * 260, b'],"depth":1' * 260),
+    (b"{", b',"lease":{' * 6000),
+    (
+        b'{,"kid":"a","lease":null,"not_after_s":1,"not_before_s":1,',
+        b',"tenant":"a","tools":[' * 9000,
+    ),
+]
+
+
+@pytest.mark.parametrize("parts", HOSTILE)
+def test_hostile_bytes_take_no_longer_than_their_length(parts: tuple[bytes, ...]) -> None:
+    """Lists that could end in many places, times each other, and keys that come again and again:
+    0.2 s and more where a pattern goes back, or tries every place."""
     raw = b"".join(parts)
     started = time.thread_time()
-    assert Grants(8).links([raw]) == [None]
+    assert Grants(8).links([raw, raw]) == [None, None]
     assert time.thread_time() - started < 0.1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stockade.decide import authorize, checks, plain, tokens, tokentext
+from stockade.decide.links import Admitted
 from stockade.decide.memory import Memory
 from tests.soak.__main__ import LEAST_ACCEPTED, run
 from tests.soak.judge import Broken
@@ -49,6 +50,8 @@ def _always(_answer: Any) -> Callable[..., Any]:
         (authorize, "descends", _always(True)),
         (checks, "_fits", _always(False)),
         (Memory, "get", _by_last),
+        (Admitted, "__contains__", _always(True)),
+        (tokens, "wider_own", _always(None)),
     ],
     ids=lambda value: value if isinstance(value, str) else "in",
 )

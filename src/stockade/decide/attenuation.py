@@ -64,7 +64,22 @@ def wider_component(child: Block, parent: Block) -> Excess | None:
 
 def wider_link(child: Link, parent: Link) -> Excess | None:
     """`wider_component` of two links."""
-    return next(_link_rows(child, parent), None)
+    return next(_grant_rows(child.grant, parent.grant), None) or wider_own(child, parent)
+
+
+def wider_own(child: Link, parent: Link) -> Excess | None:
+    """`wider_link` of what is not the grant: the depth's step, the lease and the times."""
+    if child.grant.depth >= parent.grant.depth:
+        return Excess("depth", f"{child.grant.depth} is not less than {parent.grant.depth}")
+    # Another binding is no wider: a token is for a lease only through the block that the daemon
+    # appended (`authorize.check_lease`), and a binding that a holder makes is for none.
+    if parent.lease is not None and child.lease is None:
+        return Excess("lease", "the parent is bound to a lease and the child to none")
+    if child.not_before_s < parent.not_before_s:
+        return Excess("not_before_s", f"{child.not_before_s} is before {parent.not_before_s}")
+    if child.not_after_s > parent.not_after_s:
+        return Excess("not_after_s", f"{child.not_after_s} is after {parent.not_after_s}")
+    return None
 
 
 def _grant_rows(child: Grant, parent: Grant) -> Iterator[Excess]:
@@ -94,9 +109,15 @@ def _grant_rows(child: Grant, parent: Grant) -> Iterator[Excess]:
 
 
 def _scope_rows(child: Scope, parent: Scope) -> Iterator[Excess]:
-    yield from _below("scope.read", child.read, parent.read)
-    yield from _below("scope.write", child.write, parent.write)
-    yield from _below("scope.execute", child.execute, parent.execute)
+    for name, inner, outer in (
+        ("scope.read", child.read, parent.read),
+        ("scope.write", child.write, parent.write),
+        ("scope.execute", child.execute, parent.execute),
+    ):
+        for path in inner:
+            # In normal form a path covers itself; most lists are the parent's own.
+            if path not in outer and not any(covers_path(prefix, path) for prefix in outer):
+                yield Excess(name, f"{path} is not below {_list(outer)}")
     for item in child.connect:
         if not any(covers_connect(outer, item) for outer in parent.connect):
             yield Excess("scope.connect", f"{_show(item)} is not within any destination granted")
@@ -114,27 +135,6 @@ def _system_rows(child: System, parent: System) -> Iterator[Excess]:
     yield from _subset("system.images", child.images, parent.images)
     if child.tier_min.rank < parent.tier_min.rank:
         yield Excess("system.tier_min", f"{child.tier_min} is weaker than {parent.tier_min}")
-
-
-def _link_rows(child: Link, parent: Link) -> Iterator[Excess]:
-    yield from _grant_rows(child.grant, parent.grant)
-    if child.grant.depth >= parent.grant.depth:
-        yield Excess("depth", f"{child.grant.depth} is not less than {parent.grant.depth}")
-    # Another binding is no wider: a token is for a lease only through the block that the daemon
-    # appended (`authorize.check_lease`), and a binding that a holder makes is for none.
-    if parent.lease is not None and child.lease is None:
-        yield Excess("lease", "the parent is bound to a lease and the child to none")
-    if child.not_before_s < parent.not_before_s:
-        yield Excess("not_before_s", f"{child.not_before_s} is before {parent.not_before_s}")
-    if child.not_after_s > parent.not_after_s:
-        yield Excess("not_after_s", f"{child.not_after_s} is after {parent.not_after_s}")
-
-
-def _below(name: str, child: tuple[str, ...], parent: tuple[str, ...]) -> Iterator[Excess]:
-    for path in child:
-        # In normal form a path covers itself; most lists are the parent's own.
-        if path not in parent and not any(covers_path(prefix, path) for prefix in parent):
-            yield Excess(name, f"{path} is not below {_list(parent)}")
 
 
 def _subset(name: str, child: tuple[str, ...], parent: tuple[str, ...]) -> Iterator[Excess]:

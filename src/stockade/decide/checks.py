@@ -79,7 +79,7 @@ def show_rule(rule: ApprovalRule) -> str:
 
 def checks_of(grant: Grant, tool: str) -> tuple[Check, ...]:
     """What calls of `tool` must satisfy."""
-    return tuple(check for check in grant.checks if check.tool == tool)
+    return tuple([check for check in grant.checks if check.tool == tool])
 
 
 def checks_on_path(grant: Grant, tool: str) -> tuple[Check, ...]:

@@ -73,7 +73,7 @@ def normalize_call_path(text: str) -> bytes:
     trailing slash folded. `..` stays, since what it leads to depends on symbolic links: only the
     resolver knows, and authority over such a path is decided on the resolved one."""
     parts = pathname.absolute(pathname.to_bytes(text)).split(b"/")
-    raw = b"/" + b"/".join(part for part in parts if part not in (b"", b"."))
+    raw = b"/" + b"/".join([part for part in parts if part not in (b"", b".")])
     if len(raw) > pathname.MAX_PATH_BYTES:
         raise ValueError(f"the path has more than {pathname.MAX_PATH_BYTES} bytes")
     return raw

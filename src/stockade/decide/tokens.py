@@ -14,9 +14,10 @@ with. The tenant's key is derived from the root secret of `kid` by HKDF.
 Every call of a lease carries the same token, and what the blocks of other tokens grant has mostly
 been seen. `Verifier` remembers what held, so a token seen before costs a look-up, and a new one the
 reading of what was never granted in these words. Remembered are facts about bytes: what a block's
-text grants (`links`), a tenant's key, and that all of a text is good. The signature is computed
-over every block of every new text, each block is held against the one before it, and time is
-compared at each call (docs/decisions/0016).
+text grants and whether such grants narrow one another (`links`), a tenant's key, and that all of a
+text is good. The signature is computed over every block of every new text, the lease and the times
+of each block are held against those of the one before it, and time is compared at each call
+(docs/decisions/0016).
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ import functools
 import hashlib
 import hmac
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from stockade.decide.attenuation import wider_link
+from stockade.decide.attenuation import Excess, wider_link, wider_own
 from stockade.decide.blocks import block_bytes, malformed, normal, unsupported
-from stockade.decide.links import Grants, Link, link_of
+from stockade.decide.links import Admitted, Grants, Link, link_of
 from stockade.decide.memory import Memory
 from stockade.decide.tokentext import TokenText, join, read_blocks, split
 from stockade.terms.call import Permit
@@ -48,6 +49,7 @@ _KEY_INFO: Final = b"stockade token key 1\x00"
 _REMEMBERED_CHARS: Final = 8192
 _REMEMBERED_TOKENS: Final = 256
 _REMEMBERED_GRANTS: Final = 256
+_REMEMBERED_CHAINS: Final = 128
 _REMEMBERED_KEYS: Final = 256
 
 
@@ -92,7 +94,7 @@ def mint(ring: KeyRing, kid: str, block: Block) -> str:
     if block.kid != kid:
         raise malformed("kid", "the block names another key")
     block = normal(block)
-    _admit((link_of(block),), (0,))
+    _admit((link_of(block),))
     raw = block_bytes(block)
     token = join((raw,), _sign(ring.tenant_key(kid, _named("tenant", block.tenant)), raw))
     read_blocks(split(token).blocks)
@@ -111,7 +113,7 @@ def attenuate(token: str, child: Block) -> str:
     raw = block_bytes(child)
     extended = join((*text.blocks, raw), _sign(text.signature, raw))
     links = [link_of(block) for block in read_blocks(split(extended).blocks)]
-    _admit(links, range(len(links)))
+    _admit(links)
     return extended
 
 
@@ -129,11 +131,12 @@ def verify(token: str, ring: KeyRing, now_s: float, *, skew_s: float = 0) -> Per
 class _Known:
     """What held before."""
 
-    __slots__ = ("grants", "keys")
+    __slots__ = ("admitted", "grants", "keys")
 
     def __init__(self) -> None:
-        self.keys: Memory[tuple[str, str], bytes] = Memory(_REMEMBERED_KEYS)
+        self.admitted = Admitted(_REMEMBERED_CHAINS)
         self.grants = Grants(_REMEMBERED_GRANTS)
+        self.keys: Memory[tuple[str, str], bytes] = Memory(_REMEMBERED_KEYS)
 
 
 class Verifier:
@@ -165,32 +168,29 @@ class _Chain(NamedTuple):
 
 def _chain(ring: KeyRing, token: str, known: _Known | None = None) -> _Chain:
     text = split(token)
-    found: list[Link | None] = (
-        [None] * len(text.blocks) if known is None else known.grants.links(text.blocks)
-    )
-    new = [place for place, link in enumerate(found) if link is None]
-    blocks = iter(read_blocks(text.blocks, new))
-    links: list[Link] = []
-    for link in found:
-        before = links[-1] if links else None
-        links.append(link_of(next(blocks), before) if link is None else link)
+    links, new = _links(text.blocks, known)
     root, last = links[0], links[-1]
     owner = (_named("kid", root.kid), _named("tenant", root.tenant))
-    key = None if known is None else known.keys.get(owner)
-    if key is None:
-        key = ring.tenant_key(*owner)
+    seen = None if known is None else known.keys.get(owner)
+    key = seen or ring.tenant_key(*owner)
     ids = _check_signature(text, key)
-    _admit(links, new)
-    if known is not None:
+    grants = tuple([link.grant for link in links])
+    if known is not None and grants in known.admitted:
+        _check_narrower(links, wider_own)
+    else:
+        _admit(links)
+        if known is not None:
+            known.admitted.add(grants)
+            for place in new:
+                known.grants.learn(text.blocks[place], links[place])
+    if known is not None and seen is None:
         known.keys.put(owner, key)
-        for place in new:
-            known.grants.learn(text.blocks[place], links[place])
     ends = tuple([link.not_after_s for link in links])
     permit = Permit(
         tenant=owner[1],
         trajectory=root.trajectory or "",
         chain=ids,
-        totals=tuple([link.grant.total for link in links]),
+        totals=tuple([grant.total for grant in grants]),
         ends=ends,
         grant=last.grant,
         lease_id=None if last.lease is None else last.lease.id,
@@ -201,13 +201,26 @@ def _chain(ring: KeyRing, token: str, known: _Known | None = None) -> _Chain:
     return _Chain(permit, max([link.not_before_s for link in links]))
 
 
+def _links(raws: Sequence[bytes], known: _Known | None) -> tuple[list[Link], Sequence[int]]:
+    """The links of a chain, and the places of those that the reference had to read."""
+    found = [None] * len(raws) if known is None else known.grants.links(raws)
+    links = [link for link in found if link is not None]
+    if len(links) == len(raws):
+        return links, ()
+    new = [place for place, link in enumerate(found) if link is None]
+    for place, block in zip(new, read_blocks(raws, new), strict=True):
+        links.insert(place, link_of(block, links[place - 1] if place else None))
+    return links, new
+
+
 def _bound_at(links: Sequence[Link]) -> int | None:
     """The first link of the run, up to the last, that has the last one's lease binding."""
     place = len(links) - 1
     binding = links[place].lease
     if binding is None:
         return None
-    while place and links[place - 1].lease == binding:
+    # Mostly the same object: a model that is compared with itself looks at each of its fields.
+    while place and (links[place - 1].lease is binding or links[place - 1].lease == binding):
         place -= 1
     return place
 
@@ -241,16 +254,19 @@ def _check_signature(text: TokenText, key: bytes) -> tuple[str, ...]:
     return tuple(ids)
 
 
-def _admit(links: Sequence[Link], new: Collection[int]) -> None:
-    """What the links at places other than `new` grant is supported: it was admitted before."""
-    for index in new:
-        component = unsupported(links[index].grant)
+def _admit(links: Sequence[Link]) -> None:
+    for index, link in enumerate(links):
+        component = unsupported(link.grant)
         if component is not None:
             raise _refused(
                 Code.TOKEN_UNSUPPORTED, component, index, "nothing enforces this part yet"
             )
+    _check_narrower(links, wider_link)
+
+
+def _check_narrower(links: Sequence[Link], wider: Callable[[Link, Link], Excess | None]) -> None:
     for index in range(1, len(links)):
-        excess = wider_link(links[index], links[index - 1])
+        excess = wider(links[index], links[index - 1])
         if excess is not None:
             raise _refused(Code.WIDER_BLOCK, excess.component, index, excess.reason)
 
