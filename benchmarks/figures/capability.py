@@ -134,11 +134,13 @@ def measure(world: World) -> list[Figure]:
         compared(
             "capability_new_last_block",
             chain.new_last_block,
+            limit_us=_LIMIT_US,
             note="verify and authorize; two of the three blocks were seen before",
         ),
         compared(
             "capability_all_new",
             chain.all_new,
+            limit_us=_LIMIT_US,
             note="verify and authorize; none of the three blocks was seen before",
         ),
         _figure(world, "capability_attenuate", narrowed, missing, note="from text to text"),
