@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 import time
 from collections.abc import Sequence
@@ -89,6 +90,8 @@ class Spare:
         self._owes_fork = False
         # Forks of it that a limit on processes refused, which the kernel has counted.
         self.forks_refused = 0
+        # Before it held its shell, by somebody else: that says nothing of the shell.
+        self.killed = False
         self._last = _VERDICTS if kept else frozenset[int]()
 
     @classmethod
@@ -141,7 +144,8 @@ class Spare:
         gives. `library` is the path of hold.so inside; sandbox/hold.c says how it waits.
 
         Raises Failure(sandbox_unavailable) if it does not wait within `timeout_s` seconds (no
-        such program, or one that can't be held); then the spare is of no use and has run nothing.
+        such program, or one that can't be held, or it was `killed`); then the spare is of no use
+        and has run nothing.
         """
         place = _PLACE.ljust(wire.HOLD_MAX)
         block = wire.pack_strings(paths, (*argv, place), (*env, (b"LD_PRELOAD", library)), cwd)
@@ -156,10 +160,17 @@ class Spare:
                 if report is not None and (report.type, report.sender) == (wire.HELD, self.pid):
                     return
                 if report is not None and report.type in (wire.EXECFAIL, wire.EXIT):
+                    self.killed = self._is_kill(report)
                     break
         except (OSError, Gone) as error:
+            self.killed = isinstance(error, ConnectionError | Gone)  # before it took the shell
             raise _unavailable(f"the spare can't hold a shell: {error}") from error
         raise _unavailable("the spare does not hold a shell")
+
+    def _is_kill(self, report: Report) -> bool:
+        if (report.type, report.sender) != (wire.EXIT, self._guest_pid):
+            return False
+        return os.WIFSIGNALED(report.value) and os.WTERMSIG(report.value) == signal.SIGKILL
 
     def fork(self, call_id: int, fds: tuple[int, int, int], deadline: float) -> int:
         """Have a held shell make another one, which has the call's socket, stdout and stderr that

@@ -148,6 +148,10 @@ class Maker:
                 timeout_s=HOLD_TIMEOUT_S,
             )
         except (Failure, OSError) as error:
+            if made.spare.killed:
+                # By `kill -9 -1`, or the memory limit. The next call's background tries again.
+                self._let_go(made)
+                raise
             _log.info("shells are not started ahead in this sandbox: %s", error)
             self._let_go(made)
             return None
