@@ -157,8 +157,6 @@ class GuestLink:
                     wire.send_command(self._sock, kind, call_id, theirs.fileno(), *kept, pid=inside)
                     theirs.close()
                     pid = self._ready(ours, call_id, deadline, adopted=not inside)
-            if inside and not _is_child(pid, inside, self.pid):
-                raise _unavailable("what greeted is gone")
         except (OSError, Gone, Failure) as error:
             ours.close()
             if keep:  # it may be there all the same, or have ended before it greeted
@@ -167,7 +165,18 @@ class GuestLink:
                 raise
             why = "the guest is gone" if isinstance(error, Gone) else "the guest can't make a spare"
             raise _unavailable(f"{why}: {error}") from error
-        return Spare(ours, call_id, pid, self.pid, kept=bool(keep))
+        return Spare(ours, call_id, pid, self.pid, inside=inside, kept=bool(keep))
+
+    def process(self, spare: Spare) -> int:
+        """A pidfd of it, the caller's to close. A greeting is as old as what was waited for since,
+        which a command can put off by stopping a shell that forks: who greeted may have been killed,
+        and its number be another process's, of anybody. The guest's child has it that the guest has
+        not reaped. Raises Failure(sandbox_unavailable), OSError."""
+        process = os.pidfd_open(spare.pid)
+        if _is_child(spare.pid, spare.inside, self.pid):
+            return process
+        os.close(process)
+        raise _unavailable("what greeted is gone")
 
     def done(self, call_id: int) -> None:
         """The guest need not keep anything of this call: nobody will ask for it. Never waits. Not
@@ -256,17 +265,17 @@ class GuestLink:
 
 
 def _is_child(pid: int, inside: int, guest: int) -> bool:
-    """Whether `pid` is the guest's child `inside`, which the guest has adopted and not reaped. A
-    greeting is as old as the shell's answer, which a command can put off by stopping the shell: who
-    greeted may have been killed since, and its number be another process's, of anybody."""
+    """Whether `pid` is a child of the guest, and the one that is `inside` there unless that is 0."""
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
             status = file.read(_STATUS_BYTES)
     except OSError:
         return False
+    if b"\nPPid:\t%d\n" % guest not in status:
+        return False
     # The name comes before these, and the kernel escapes a line's end in it.
     numbers = status.partition(b"\nNSpid:")[2].partition(b"\n")[0].split()
-    return b"\nPPid:\t%d\n" % guest in status and numbers[-1:] == [b"%d" % inside]
+    return not inside or numbers[-1:] == [b"%d" % inside]
 
 
 def _kept(call_id: int, fds: list[int]) -> Kept:

@@ -20,6 +20,7 @@ Moving a process waits for an RCU grace period, 6 to 25 ms, unless the last move
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -141,14 +142,20 @@ class SandboxGroups:
         for directory in self._outside:
             write(directory / "cgroup.procs", str(pid))
 
-    def place(self, pid: int, call: str, *, limited: bool = False) -> CallGroup:
-        """Make a call's group and move `pid` into it and under the limits, which a process that was
-        forked by one of a call is already (`limited`). Blocks for a grace period. Raises OSError
-        (ESRCH when the process is gone)."""
+    def place(self, pid: int, process: int, call: str, *, limited: bool = False) -> CallGroup:
+        """Make a call's group and move `pid`, of which `process` is a pidfd, into it and under the
+        limits, which a process that was forked by one of a call is already (`limited`). Blocks for a
+        grace period. Raises OSError (ESRCH when the process is gone).
+
+        Groups are entered by number, which another process of the host has some time after its
+        owner was reaped, but not before all others were given out (32,768 at least). So whether it
+        was is looked at before each move: the last moment is microseconds, not the whole period."""
         group = CallGroup(self._calls / call)
         try:
+            signal.pidfd_send_signal(process, 0)
             group.add(pid)
             for directory in () if limited else self._v1_dirs:
+                signal.pidfd_send_signal(process, 0)
                 write(directory / "cgroup.procs", str(pid))
         except OSError:
             group.close()

@@ -75,15 +75,24 @@ class Spare:
     """A process of the sandbox that has run nothing yet and becomes the command of one call: by
     `start`, or by `hold` ahead of time and `release`.
 
-    `pid` is its pid as this process sees it. `fileno` is readable when `receive` has something.
+    `pid` is its pid as this process sees it, and `inside` as the sandbox does where another spare
+    made it, else 0. `fileno` is readable when `receive` has something.
     Owned by one thread at a time. `kept` says that the guest keeps this end of the socket as well.
     """
 
     def __init__(
-        self, sock: socket.socket, call_id: int, pid: int, guest_pid: int, *, kept: bool = False
+        self,
+        sock: socket.socket,
+        call_id: int,
+        pid: int,
+        guest_pid: int,
+        *,
+        inside: int = 0,
+        kept: bool = False,
     ) -> None:
         self.id: Final = call_id
         self.pid: Final = pid
+        self.inside: Final = inside
         self._sock = sock
         self._guest_pid = guest_pid
         self._started = False

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from stockade.host import cgroup
-from stockade.host.lease_groups import LeaseGroups
+from stockade.host.call_group import CallGroup
+from stockade.host.lease_groups import LeaseGroups, SandboxGroups
 from stockade.terms.fault import Code, Failure
 from stockade.terms.plan import Limits
 
@@ -75,11 +76,19 @@ def go(process: subprocess.Popen[bytes]) -> None:
     process.stdin.flush()
 
 
+def place(sandbox: SandboxGroups, process: subprocess.Popen[bytes]) -> CallGroup:
+    fd = os.pidfd_open(process.pid)
+    try:
+        return sandbox.place(process.pid, fd, "call-1")
+    finally:
+        os.close(fd)
+
+
 def test_limits_hold_for_what_is_placed(groups: LeaseGroups) -> None:
     sandbox = groups.sandbox("sb_0")
     sandbox.create(LIMITS)
     process = start("head -c 200M /dev/zero | tail >/dev/null; echo ${PIPESTATUS[1]}")
-    group = sandbox.place(process.pid, "call-1")
+    group = place(sandbox, process)
     before = sandbox.counters.oom_kills()
     go(process)
     assert process.communicate(timeout=20)[0] == b"137\n"
@@ -88,11 +97,29 @@ def test_limits_hold_for_what_is_placed(groups: LeaseGroups) -> None:
     assert sandbox.remove() == []
 
 
+def test_a_number_that_was_given_to_another_process_is_not_moved(groups: LeaseGroups) -> None:
+    """It may be any process of the host, which would be ended with the sandbox."""
+    sandbox = groups.sandbox("sb_0")
+    sandbox.create(LIMITS)
+    gone, stranger = subprocess.Popen(["true"]), start("true")
+    fd = os.pidfd_open(gone.pid)
+    gone.wait(20)
+    before = Path(f"/proc/{stranger.pid}/cgroup").read_text()
+    try:
+        with pytest.raises(ProcessLookupError):
+            sandbox.place(stranger.pid, fd, "call-1")
+        assert Path(f"/proc/{stranger.pid}/cgroup").read_text() == before
+    finally:
+        os.close(fd)
+        go(stranger)
+        stranger.communicate(timeout=20)
+
+
 def test_fork_limit_is_counted(groups: LeaseGroups) -> None:
     sandbox = groups.sandbox("sb_1")
     sandbox.create(LIMITS)
     process = start("for i in {1..60}; do sleep 30 & done 2>/dev/null; echo done")
-    group = sandbox.place(process.pid, "call-1")
+    group = place(sandbox, process)
     go(process)
     process.wait(20)
     assert sandbox.counters.pids_refused() > 0
@@ -109,7 +136,7 @@ def test_kill_leaves_no_survivor_of_a_hostile_tree(groups: LeaseGroups) -> None:
         "trap '' TERM HUP INT; for i in 1 2 3 4; do (setsid sh -c 'kill -STOP $$' &) ; "
         "(setsid setsid sleep 300 &) ; done; sleep 300"
     )
-    group = sandbox.place(process.pid, "call-1")
+    group = place(sandbox, process)
     go(process)
     while group.members() < 6:
         pass
@@ -136,7 +163,7 @@ def test_remove_names_what_is_in_use(groups: LeaseGroups) -> None:
     sandbox = groups.sandbox("sb_3")
     sandbox.create(LIMITS)
     process = start("true")
-    sandbox.place(process.pid, "call-1")
+    place(sandbox, process)
     assert any(name.endswith("call-1") for name in sandbox.remove())
     go(process)
     process.communicate(timeout=5)

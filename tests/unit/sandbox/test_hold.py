@@ -372,8 +372,13 @@ def test_a_number_that_was_given_to_another_process_is_no_spare(
 
     with held(guest, programs) as (shell, source):
         late = Late(shell._sock, shell.id, shell.pid, guest.link.pid)
+        spare = guest.fork(late, source)
         with pytest.raises(Failure, match="what greeted is gone"):
-            guest.fork(late, source)
+            guest.link.process(spare)
+    with closing(Spare(spare._sock.dup(), 9, os.getpid(), guest.link.pid)) as stranger:
+        with pytest.raises(Failure, match="what greeted is gone"):
+            guest.link.process(stranger)
+    os.close(guest.link.process(guest.spare()))
 
 
 def test_a_shell_that_does_not_answer_holds_up_nobody_else(guest: Running) -> None:

@@ -162,8 +162,12 @@ class Maker:
 
     def _placed(self, spare: Spare, streams: Streams, *, held: bool) -> Placed:
         try:
-            group = self._groups.place(spare.pid, f"call-{spare.id:x}", limited=held)
-        except OSError as error:
+            process = self._link.process(spare)
+            try:
+                group = self._groups.place(spare.pid, process, f"call-{spare.id:x}", limited=held)
+            finally:
+                os.close(process)
+        except (OSError, Failure) as error:
             streams.close()
             spare.close()
             self._link.done(spare.id)
