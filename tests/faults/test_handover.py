@@ -27,6 +27,7 @@ from stockade.edge.exchange import Peer, Role
 from stockade.engines.oci import engine
 from stockade.engines.oci.journal import CallJournal
 from stockade.host import guest_wire
+from stockade.host.cgroup import populated
 from stockade.host.leasedir import current_boot
 from stockade.ledger.claim_table import ClaimTable
 from stockade.ledger.store import SqliteLedger
@@ -342,6 +343,39 @@ def test_a_deadline_that_passed_meanwhile_ends_the_call_at_once(state: Path) -> 
         assert printed_by(result) == "out\n"
         left = Daemon(state.parent, config=None, name=state.name)
         assert "sleep" not in left.programs()
+
+
+SEARCH = """
+lease.bash("head -c 3M /dev/urandom | base64 -w 100 > a; for n in $(seq 64); do cat a; done > b").check()
+print("searches", flush=True)
+lease.grep(r"(needle|[a-z0-9]{20,60}[aeiou]{8}|(?i:[a-z0-9+/]{30}qqqq[a-z]*z))")
+"""
+
+
+def test_a_search_that_nobody_can_be_answered_is_ended(state: Path) -> None:
+    """Whatever bounds its processor time went with its daemon."""
+    dying = Dying(state, "", before=SEARCH)
+    dying.until("searches")
+    journal = CallJournal(state / "calls", current_boot())
+    until(journal.entries, "it searches")
+    [(_, entry)] = journal.entries()
+    groups = Daemon(state.parent, config=None, name=state.name).groups()
+    [group] = [path for path in groups if path.name == f"call-{entry.number:x}"]
+    (group / "cgroup.freeze").write_text("1")  # so that it does not end by itself
+    until(lambda: "frozen 1" in (group / "cgroup.events").read_text(), "it is frozen")
+    assert populated(group)
+    dying.kill()
+    [(slot, entry)] = journal.entries()
+    journal.drop(slot, entry.number)
+    # Nor by its time limit.
+    slot = journal.begin(replace(entry, deadline_ns=entry.deadline_ns + 10**12), lambda: None)
+    journal.sent(slot)
+    journal.close()
+    with following(state) as then:
+        until(lambda: not populated(group), "it is ended")
+        then.runtime.adoption.wait()
+        assert journaled(then) == []
+        assert then.stockade.attach(dying.lease_id).grep("needle").check()
 
 
 def test_daemons_that_die_one_after_the_other(state: Path) -> None:

@@ -1,8 +1,8 @@
 """Commands of an earlier process that no claim waits for: reads, and what was settled when it died.
 
-Each has a thread that waits for its end under the deadline it was given, so that it does not run on
-for ever; one that is overdue is killed at once. It holds a place in `Running`, so that a reset or a
-release of its lease reaches it like any other call. What has a claim is `settlement`'s.
+The latter have ended. A read that still runs has nobody to answer, and nobody knows what bounds it:
+it is ended. A thread for each waits until it is. It holds a place in `Running`, so that no reset or
+release of its lease comes in between. What has a claim is `settlement`'s.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
 from stockade.terms.claim import StillRunning
+from stockade.terms.outcome import End
 from stockade.terms.ports import ArtifactStore, CancelSignal, ExecContext, LeftCall
 
 # Its own deadline is earlier.
@@ -60,6 +61,7 @@ class Adoption:
             try:
                 evidence = call.evidence()
                 if isinstance(evidence, StillRunning):
+                    cancel.set(End.CANCELLED)  # of one that has ended this changes nothing
                     context = ExecContext(call.lease_id, cancel, self._artifacts)
                     evidence.finish(context, _LONGEST_MS)
             except Exception as error:
