@@ -481,11 +481,9 @@ def test_b47_a_daemon_killed_in_mid_edit_leaves_whole_files() -> None:
         other.start()
         lease = stockade.attach(lease.id, lease.token)
         names = out(lease.bash("ls -A | grep -v '^.git$'")).split()
-        assert [name for name in names if not name.startswith(".stockade-edit-")] == [
-            "f1", "f2", "f3", "f4",
-        ]  # fmt: skip
-        # A name on its way is there for a few system calls; the kill can fall between them.
-        assert len(names) <= 5
+        # A name on its way is there for a few system calls. If the kill fell between them the next
+        # daemon has removed it.
+        assert names == ["f1", "f2", "f3", "f4"]
         for number in range(1, 5):
             assert int(out(lease.bash(f"stat -c %s f{number}"))) == size
             lines = out(lease.bash(f"head -c {size - size % 9} f{number} | sort -u"))

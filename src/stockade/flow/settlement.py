@@ -41,14 +41,14 @@ from stockade.terms.fault import Code, Failure, Status, failure
 from stockade.terms.lease import LeaseState
 from stockade.terms.outcome import EditOutcome, ExecOutcome
 from stockade.terms.pathname import TMP, WORKSPACE
-from stockade.terms.ports import ArtifactStore, Engine, ExecContext, PathScope
+from stockade.terms.ports import ArtifactStore, Engine, ExecContext, Files, PathScope
 from stockade.terms.result import ToolResult
 from stockade.tools import catalog
 from stockade.tools.settle import Found, Probe, settle_edit
 
 MOST_AT_ONCE: Final = 10_000
 MOST_LISTED: Final = 1000
-_EVERYWHERE: Final = PathScope(read=(WORKSPACE, TMP), write=(), deny=())
+_EVERYWHERE: Final = PathScope(read=(WORKSPACE, TMP), write=(WORKSPACE, TMP), deny=())
 
 _log: Final = logging.getLogger("stockade.claim")
 
@@ -168,7 +168,9 @@ class Settlement:
         if lease.workspace_version != record.workspace_version:
             self._in_doubt(record, "its workspace was reset after it")
             return
-        found = settle_edit(edit, self._version(record, edit), edits.of(record))
+        files = self._leases.workspace(lease).files
+        found = settle_edit(edit, _version(files, edit), edits.of(record))
+        _tidy(record, files, edit)
         if found is Found.EXECUTED:
             edits.add(record, edit)
             self._completed(record, edit)
@@ -176,16 +178,6 @@ class Settlement:
             self._not_executed(record, "the file has the version from before it")
         else:
             self._in_doubt(record, "the file has neither the version from before nor the one after")
-
-    def _version(self, record: ClaimRecord, edit: EditOutcome) -> str | None:
-        look = ViewOperation(edit.path, offset=1, limit=1, max_bytes=1, max_line_chars=1)
-        workspace = self._leases.workspace(self._leases.show(None, record.lease_id))
-        try:
-            return workspace.files.view(look, _EVERYWHERE).version
-        except Failure as error:
-            if error.fault.code is Code.WORKSPACE_UNAVAILABLE:
-                raise
-            return None  # no text file is there any more
 
     def _settle_command(self, record: ClaimRecord, sandbox: str, guest_call: str) -> bool:
         evidence = self._engine.evidence(sandbox, guest_call)
@@ -281,6 +273,23 @@ class Settlement:
         )
         if record.sandbox is not None and record.guest_call is not None:
             self._engine.forget(record.sandbox, record.guest_call)
+
+
+def _version(files: Files, edit: EditOutcome) -> str | None:
+    look = ViewOperation(edit.path, offset=1, limit=1, max_bytes=1, max_line_chars=1)
+    try:
+        return files.view(look, _EVERYWHERE).version
+    except Failure as error:
+        if error.fault.code is Code.WORKSPACE_UNAVAILABLE:
+            raise
+        return None  # no text file is there any more
+
+
+def _tidy(record: ClaimRecord, files: Files, edit: EditOutcome) -> None:
+    try:
+        files.tidy(edit, _EVERYWHERE)
+    except Failure as error:  # its directory is gone, say
+        _log.warning("claim=%s may have left a temporary name: %s", record.id, error)
 
 
 class _Edits:

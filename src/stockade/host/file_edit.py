@@ -35,7 +35,7 @@ from stockade.host.file_match import (
     lines_of,
     near_miss,
 )
-from stockade.host.file_replace import Replacement
+from stockade.host.file_replace import Replacement, edit_name
 from stockade.host.file_writers import Writers
 from stockade.host.paths import Resolved
 from stockade.terms.call import EditOperation
@@ -99,7 +99,7 @@ def _attempt(
             outcome = EditOutcome(path, count, version, version_of(edited), diff, cut)
             before(outcome)
             # Not earlier: `before` waits for a disk, and a name is what a killed daemon leaves.
-            replacement.stage()
+            replacement.stage(edit_name(outcome))
             writers = Writers(fd)
             if not writers.shut_out() or not still_same(resolved, state):
                 return None

@@ -4,8 +4,10 @@ The content goes into an inode without a name (O_TMPFILE) in the same directory,
 metadata of the file that it replaces, then gets a temporary name and is renamed over the target, or
 changes places with it where the old one may have to be put back. Until then a crash of the daemon
 leaves nothing behind, because a nameless inode dies with its descriptor; linkat(2) can't replace, so
-a name `.stockade-edit-<random>` exists for the moment of a few system calls. Where the file system has no O_TMPFILE (overlayfs before Linux
-6.1) that name exists while the content is written, and is removed on every failure.
+a name `.stockade-edit-…` exists for the moment of a few system calls. An edit's is known from what
+was recorded before it, and so removed after a crash. Where the file system has no O_TMPFILE
+(overlayfs before Linux 6.1) a random one exists while the content is written, and is removed on
+every failure.
 
 Kept of the old file: all mode bits, owner and group, `user.*` attributes and the access ACL. Not
 kept: file capabilities (`security.*`), which the kernel as well drops at every write. Hard links:
@@ -17,6 +19,7 @@ is flushed to disk: workspaces are not power-safe.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -24,6 +27,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from stockade.host.syscalls import rename_exchange
+from stockade.terms.outcome import EditOutcome
 
 TEMPORARY_PREFIX: Final = b".stockade-edit-"
 _ACL: Final = "system.posix_acl_access"
@@ -79,13 +83,14 @@ class Replacement:
         os.fchown(self.fd, uid, gid)
         os.fchmod(self.fd, mode)
 
-    def stage(self) -> None:
-        """Give the inode its temporary name, so that only the rename is left to do."""
+    def stage(self, name: bytes | None = None) -> None:
+        """Give the inode its temporary name, so that only the rename is left to do: `name`, or a
+        random one, also where a program has taken `name`."""
         if self._temporary is None:
-            temporary = _fresh_name()
-            # Through /proc, because linkat with AT_EMPTY_PATH needs CAP_DAC_READ_SEARCH.
-            os.link(f"/proc/self/fd/{self.fd}", temporary, dst_dir_fd=self._parent_fd)
-            self._temporary = temporary
+            try:
+                self._link(name or _fresh_name())
+            except FileExistsError:
+                self._link(_fresh_name())
 
     def install(self, name: bytes) -> None:
         """Put the staged inode under `name`, in place of what is there."""
@@ -107,6 +112,11 @@ class Replacement:
         same = os.path.samestat(now, os.fstat(fd))
         return same and (now.st_size, now.st_mtime_ns) == (state.st_size, state.st_mtime_ns)
 
+    def _link(self, temporary: bytes) -> None:
+        # Through /proc, because linkat with AT_EMPTY_PATH needs CAP_DAC_READ_SEARCH.
+        os.link(f"/proc/self/fd/{self.fd}", temporary, dst_dir_fd=self._parent_fd)
+        self._temporary = temporary
+
     def _create(self) -> int:
         flags = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
         try:
@@ -122,6 +132,12 @@ class Replacement:
         fd = os.open(temporary, _CREATE, 0o600, dir_fd=self._parent_fd)
         self._temporary = temporary
         return fd
+
+
+def edit_name(edit: EditOutcome) -> bytes:
+    """The temporary name of an edit."""
+    marks = f"{edit.old_version}:{edit.new_version}:{edit.path}".encode()
+    return TEMPORARY_PREFIX + hashlib.sha256(marks).hexdigest()[:16].encode()
 
 
 def _kept(names: Iterable[str]) -> list[str]:

@@ -14,6 +14,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -29,7 +30,7 @@ from stockade.host.file_content import (
 from stockade.host.file_edit import ATTEMPTS, edit_file, require_writable
 from stockade.host.file_faults import explain, explained
 from stockade.host.file_locks import FileLocks
-from stockade.host.file_replace import Replacement
+from stockade.host.file_replace import Replacement, edit_name
 from stockade.host.file_view import view_file
 from stockade.host.paths import LeaseRoot, Resolved
 from stockade.terms.call import EditOperation, ViewOperation
@@ -86,6 +87,18 @@ class LeaseFiles:
                 return edit_file(resolved, operation, before)
 
         return self._on(operation.path, scope, "write", work)
+
+    def tidy(self, edit: EditOutcome, scope: PathScope) -> None:
+        """Remove the temporary name of an edit that was cut off. Raises Failure: as
+        `LeaseRoot.resolve`."""
+
+        def work(resolved: Resolved) -> None:
+            # Nothing is left, or a program has put a directory there.
+            gone = suppress(FileNotFoundError, IsADirectoryError)
+            with self._locks.hold(resolved.path), gone:
+                os.unlink(edit_name(edit), dir_fd=resolved.parent_fd)
+
+        self._on(edit.path, scope, "write", work)
 
     def look(self, path: str, scope: PathScope) -> None:
         """Raises Failure: as `LeaseRoot.resolve`; not_found; not_a_regular_file for what is

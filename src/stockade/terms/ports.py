@@ -249,6 +249,9 @@ class Files(Protocol):
         """`before` is called with what the edit is about to do, before it does it; again when the
         file was changed meanwhile. What it raises ends the edit, and nothing has changed."""
 
+    def tidy(self, edit: EditOutcome, scope: PathScope) -> None:
+        """Remove what an `edit` that was cut off can have left beside its file. Raises Failure."""
+
     def look(self, path: str, scope: PathScope) -> None:
         """Raises Failure for a path that `view` would refuse, directories excepted."""
 

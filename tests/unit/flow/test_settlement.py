@@ -6,6 +6,7 @@ first one ends at a point of the pipeline, by an exception that nothing in it ca
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import pytest
 from pydantic import JsonValue
 
 from stockade.flow.settlement import Settlement
+from stockade.host.file_replace import edit_name
 from stockade.terms.claim import (
     ClaimRecord,
     ClaimState,
@@ -225,6 +227,23 @@ def test_an_edit_that_was_not_made(daemons: Daemons) -> None:
     again = repeat(line, "file_edit", EDIT)
     assert (again.status, again.replayed) == (Status.SUCCEEDED, False)
     assert file(line).read_text() == "two\n"
+
+
+@pytest.mark.parametrize("point", ["foreseen", "ran"])
+def test_the_temporary_name_of_an_edit_is_removed_and_no_other(
+    daemons: Daemons, point: str
+) -> None:
+    daemons.dies_at(point, "file_edit", EDIT)
+    edit = claim(daemons.line).foreseen
+    assert edit is not None
+    name = os.fsdecode(edit_name(edit))
+    left, other = file(daemons.line).with_name(name), file(daemons.line).with_name(name[:-1] + "x")
+    left.symlink_to("f")
+    other.write_text("mine\n")
+    line = daemons.again()
+    assert claim(line).state is not ClaimState.IN_FLIGHT
+    assert not left.is_symlink()
+    assert (file(line).exists(), other.exists()) == (True, True)
 
 
 @pytest.mark.parametrize("after", ["three\n", None], ids=["another version", "gone"])

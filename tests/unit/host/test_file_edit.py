@@ -401,13 +401,13 @@ def test_b47_a_program_that_writes_during_an_edit_loses_nothing(
     stage = Replacement.stage
     staged = 0
 
-    def write_and_stage(replacement: Replacement) -> None:
+    def write_and_stage(replacement: Replacement, name: bytes) -> None:
         nonlocal staged
         if staged < writes:
             with path.open("ab") as out:
                 out.write(b"%d\n" % staged)
         staged += 1
-        stage(replacement)
+        stage(replacement, name)
 
     monkeypatch.setattr(Replacement, "stage", write_and_stage)
     written = b"".join(b"%d\n" % number for number in range(writes))

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stockade.host.file_content import version_of
+from stockade.host.file_replace import Replacement
+from stockade.terms.call import EditOperation
 from stockade.terms.fault import Code, Failure, Fault
 from stockade.terms.grant import CheckPrefix
+from stockade.terms.outcome import EditOutcome
 from stockade.terms.ports import PathScope
 
 if TYPE_CHECKING:
@@ -104,6 +108,43 @@ def test_content_that_ends_in_an_error_leaves_nothing(tree: LeaseTree) -> None:
             tree.files.write(path, content(), tree.everywhere)
     assert os.listdir(tree.workspace) == ["f"]
     assert (tree.workspace / "f").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_the_name_that_a_killed_edit_leaves_is_known(
+    tree: LeaseTree, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before or after the new file is in its place."""
+    (tree.workspace / "f").write_bytes(b"old")
+    operation = EditOperation("/workspace/f", b"old", b"new", False, None, 100)
+    exchange = Replacement.exchange
+
+    def killed(replacement: Replacement, name: bytes) -> None:
+        if after:
+            exchange(replacement, name)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    told: list[EditOutcome] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Replacement, "exchange", killed)
+        child = os.fork()
+        if not child:
+            tree.files.edit(operation, tree.everywhere)
+            os._exit(0)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    [left] = tree.litter()
+    if not after:
+        assert (tree.workspace / "f").read_bytes() == b"old"
+        # The same edit again finds its name taken.
+        tree.files.edit(operation, tree.everywhere, told.append)
+        assert tree.litter() == [left]
+        tree.files.tidy(told[0], tree.everywhere)
+    else:
+        edit = EditOutcome("/workspace/f", 1, version_of(b"old"), version_of(b"new"), "", False)
+        tree.files.tidy(edit, tree.everywhere)
+        tree.files.tidy(edit, tree.everywhere)
+    assert tree.litter() == []
+    assert (tree.workspace / "f").read_bytes() == b"new"
 
 
 def test_b47_a_daemon_killed_in_mid_write_leaves_the_old_content_alone(tree: LeaseTree) -> None:
