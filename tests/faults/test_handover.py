@@ -27,12 +27,12 @@ from stockade.edge.exchange import Peer, Role
 from stockade.engines.oci import engine
 from stockade.engines.oci.journal import CallJournal
 from stockade.host import guest_wire
-from stockade.host.cgroup import populated
+from stockade.host.cgroup import counter, populated
 from stockade.host.leasedir import current_boot
 from stockade.ledger.claim_table import ClaimTable
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.claim import ClaimRecord, ClaimState
-from stockade.terms.result import ToolResult
+from stockade.terms.result import ToolResult, Warn
 from tests.daemons import WAIT_S, Daemon, InCall, daemon, gone, output, place, until
 
 # A daemon without a socket: makes a lease, runs what it is given, and says when it has printed.
@@ -376,6 +376,57 @@ def test_a_search_that_nobody_can_be_answered_is_ended(state: Path) -> None:
         then.runtime.adoption.wait()
         assert journaled(then) == []
         assert then.stockade.attach(dying.lease_id).grep("needle").check()
+
+
+# A call waits, without forks of its own, where threads of an earlier one are as many as processes
+# may be; shells are forked ahead for the calls after it.
+CROWDED = """
+for _ in range(12):
+    lease.bash(":").check()
+lease.bash('''mkfifo gate; cat > fill.py <<END
+import threading
+threading.stack_size(1 << 16)
+stay = threading.Event()
+try:
+    while True:
+        threading.Thread(target=stay.wait).start()
+except RuntimeError:
+    print("full", flush=True)
+END
+exec 9< <(python3 fill.py); read -u 9''').check()
+wait = "exec 9<>gate; > there; until [ -e stop ]; do read -t 0.05 -u 9; done; echo stopped"
+threading.Thread(target=lease.bash, args=(wait,), daemon=True).start()
+lease.bash("until [ -e there ]; do :; done").check()
+print("crowded", flush=True)
+for _ in range(60):
+    lease.bash(":").check()
+"""
+
+
+def refused(state: Path) -> int:
+    """Forks that a limit has refused in the sandboxes of a state directory."""
+    groups = Daemon(state.parent, config=None, name=state.name).groups()
+    events = [path / "pids.events" for path in groups if (path / "pids.events").exists()]
+    return max(counter(path.read_text(), "max") for path in events)
+
+
+def test_what_was_refused_to_shells_made_ahead_is_not_on_the_old_commands_account(
+    state: Path,
+) -> None:
+    dying = Dying(state, "", before=CROWDED)
+    dying.until("crowded")
+    before = refused(state)
+    dying.until("over")
+    select.select((), (), (), 0.5)  # until the last ones are made
+    dying.kill()
+    assert refused(state) > before + 1
+    with following(state) as then:
+        [running] = then.claims(ClaimState.IN_FLIGHT)
+        then.stockade.attach(dying.lease_id).bash("> stop").check()
+        until(lambda: not then.claims(ClaimState.IN_FLIGHT), "it is settled")
+        result = then.stored(running.id)
+        assert printed_by(result) == "stopped\n"
+        assert Warn.NEAR_LIMIT not in [warning.code for warning in result.warnings]
 
 
 def test_daemons_that_die_one_after_the_other(state: Path) -> None:

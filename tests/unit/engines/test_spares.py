@@ -59,6 +59,7 @@ def test_a_shell_with_an_old_environment_ends_at_once_and_not_with_the_next_call
             background,
             0,
             lambda: 0,
+            lambda: None,
             persistent=True,
         )
         spares._template = template(b"old")
@@ -86,6 +87,7 @@ class Refusing(Guest):
 
 def test_only_what_a_limit_refused_is_taken_from_the_kernels_count() -> None:
     """A command that kills those that are being made would hide its own refusals otherwise."""
+    told: list[None] = []
     guest = Refusing([False, True, False])
     maker = Maker(
         cast("GuestLink", guest),
@@ -93,6 +95,7 @@ def test_only_what_a_limit_refused_is_taken_from_the_kernels_count() -> None:
         0,
         lambda: 0,
         lambda placed: None,
+        lambda: told.append(None),
         persistent=False,
     )
     maker._first = template(b"x"), placed(1, held=True)
@@ -100,4 +103,5 @@ def test_only_what_a_limit_refused_is_taken_from_the_kernels_count() -> None:
         with pytest.raises(Failure):
             maker.held(template(b"x"))
         assert (maker.refused, maker.refused_at_most) == (counted, counted)
+        assert len(told) == counted
     maker.close()

@@ -59,6 +59,7 @@ def test_a_shell_that_was_killed_while_it_was_made_is_made_again(
             background,
             os.getuid(),
             lambda: next(numbers),
+            lambda: None,
             persistent=False,
         )
 

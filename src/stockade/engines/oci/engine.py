@@ -163,7 +163,7 @@ class OciEngine:
         undo.callback(anchors.close)
         helpers = processes.collect(orphans(before, name) - {link.pid}, 0)
         groups.exempt(link.pid)
-        spares = self._spares(link, groups, tree.uid_base)
+        spares = self._spares(name, link, groups, tree.uid_base)
         undo.callback(spares.close)
         spares.prepare()
         record = Record(
@@ -188,6 +188,7 @@ class OciEngine:
 
     def _spares(
         self,
+        name: str,
         link: GuestLink,
         groups: SandboxGroups,
         owner: int,
@@ -199,6 +200,7 @@ class OciEngine:
             self._background,
             owner,
             lambda: int(self._random_hex(8), 16),
+            lambda: self._journal.refused(name),
             persistent=self._setup.persistent,
             left=left,
         )
@@ -289,7 +291,7 @@ class OciEngine:
         found = find(name, socket_path, groups, given)
         if found is None:
             return None
-        spares = self._spares(found.link, groups, record.uid_base, found.idle)
+        spares = self._spares(name, found.link, groups, record.uid_base, found.idle)
         spares.refill()
         root = f"{self._holder.path}/{record.lease_id}/root"
         root_fd = self._holder.run(lambda: open_directory(root))

@@ -29,6 +29,8 @@ _MAGIC: Final = b"stockade calls 1 "
 _FREE, _GIVEN, _SENT = range(3)
 # state; spare; pid, head, tail, oom kills, refused forks; started, deadline, artifact bytes; names
 _RECORD: Final = struct.Struct("=B7xQiIIIIQQQ24s24s24s24s")
+_REFUSED: Final = struct.Struct("=I")
+_REFUSED_AT: Final = struct.calcsize("=B7xQiIII")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,16 @@ class CallJournal:
 
     def sent(self, slot: int) -> None:
         self._map[slot * _SLOT] = _SENT
+
+    def refused(self, sandbox: str) -> None:
+        """A limit has refused a fork that no call of `sandbox` wanted: the next process, which goes
+        on from the counter before a call, is not to take it for the call's."""
+        with self._lock:  # a slot that is known is complete, and is not freed meanwhile
+            for slot, _ in self._known.values():
+                entry = self._read(slot)
+                if entry.sandbox == sandbox:
+                    at = slot * _SLOT + _REFUSED_AT
+                    _REFUSED.pack_into(self._map, at, entry.pids_refused + 1)
 
     def drop(self, slot: int, number: int) -> None:
         """Free a slot; the caller has done what is to be done."""

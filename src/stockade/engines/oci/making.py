@@ -60,16 +60,18 @@ class Maker:
         owner: int,
         new_number: Callable[[], int],
         let_go: Callable[[Placed], None],
+        on_refused: Callable[[], None],
         *,
         persistent: bool,
     ) -> None:
-        """`owner`, `new_number` and `persistent` as of Spares. `let_go` is for one that nobody
-        gets."""
+        """`owner`, `new_number`, `on_refused` and `persistent` as of Spares. `let_go` is for one
+        that nobody gets."""
         self._link = link
         self._groups = groups
         self._owner = owner
         self._new_number = new_number
         self._let_go = let_go
+        self._on_refused = on_refused
         self._persistent = persistent
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._first: tuple[Template, Placed] | None = None
@@ -106,6 +108,7 @@ class Maker:
             # own refusals forgiven.
             if first.spare.forks_refused > known:
                 self.refused += 1
+                self._on_refused()
             else:
                 self.refused_at_most -= 1
             if not first.spare.waits():

@@ -305,7 +305,7 @@ class OciSandbox:
                 deadline=min(monotonic(entry.deadline_ns), time.monotonic() + timeout_ms / 1000),
                 started=monotonic(entry.started_ns),
                 oom_kills=entry.oom_kills,
-                pids_refused=entry.pids_refused - self._spares.refused,
+                pids_refused=entry.pids_refused,
             )
             return self._conclude(begun, context)
         finally:

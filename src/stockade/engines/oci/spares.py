@@ -56,16 +56,20 @@ class Spares:
         background: Executor,
         owner: int,
         new_number: Callable[[], int],
+        on_refused: Callable[[], None],
         *,
         persistent: bool,
         left: Sequence[CallGroup] = (),
     ) -> None:
         """`owner` is the host id, of user and group, of the user inside. `new_number` names a
-        spare, 64 bits that no other of this guest ever had. `persistent` ones outlive this
+        spare, 64 bits that no other of this guest ever had. `on_refused` is told of each process
+        that a limit refused and no call wanted. `persistent` ones outlive this
         process. `left` are groups of an earlier process's calls."""
         self._link = link
         self._background = background
-        self._maker = Maker(link, groups, owner, new_number, self._let_go, persistent=persistent)
+        self._maker = Maker(
+            link, groups, owner, new_number, self._let_go, on_refused, persistent=persistent
+        )
         self._changed = threading.Condition()
         self._plain: deque[Placed] = deque()
         self._held: deque[Placed] = deque()

@@ -1,0 +1,40 @@
+"""The record of running calls, as the next process finds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stockade.engines.oci.journal import CallJournal, Entry
+from stockade.terms.call import Capture
+
+
+def entry(sandbox: str, number: int) -> Entry:
+    return Entry(
+        lease_id="ls_1",
+        sandbox=sandbox,
+        number=number,
+        pid=42,
+        started_ns=3,
+        deadline_ns=4,
+        capture=Capture(5, 6, 7),
+        artifacts=("ar_1", ""),
+        oom_kills=8,
+        pids_refused=9,
+    )
+
+
+def test_what_a_limit_refused_and_no_call_wanted_is_not_theirs_for_the_next_process(
+    tmp_path: Path,
+) -> None:
+    journal = CallJournal(tmp_path / "calls", "boot")
+    begun = [entry("sb_1", 1), entry("sb_1", 2), entry("sb_2", 3)]
+    for each in begun:
+        journal.begin(each, lambda: None)
+    journal.forget("2")
+    journal.refused("sb_1")
+    journal.refused("sb_1")
+    journal.begin(entry("sb_1", 4), lambda: None)
+    journal.close()
+    found = {each.number: each for _, each in CallJournal(tmp_path / "calls", "boot").entries()}
+    assert {number: each.pids_refused for number, each in found.items()} == {1: 11, 3: 9, 4: 9}
+    assert found[3] == begun[2]
