@@ -520,6 +520,24 @@ def test_whatever_fails_is_one_clean_line(
     assert (said.status, said.err.count("\n")) == (125, 1)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("calls", "settle", "cl_0", "--as", "completed", "--reason", ""),
+        ("call", "cancel", "--lease", "acme/run", "--call-id", "two words"),
+        ("lease", "secret", "remove", "acme/run", "two words"),
+    ],
+)
+def test_what_can_not_be_asked_is_wrong_usage_and_is_not_repeated(
+    stockade_cli: Cli, daemon: Running, command: tuple[str, ...]
+) -> None:
+    said = stockade_cli(*command)
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert said.err.startswith("stockade: ")
+    assert "two words" not in said.err
+    assert "internal" not in said.err
+
+
 def test_config_check_names_file_and_place(stockade_cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[[peer]]\nuid = 4242\nrole = "tenant"\ntenant = "acme"\n')

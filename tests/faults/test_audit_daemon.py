@@ -154,9 +154,17 @@ def test_an_end_that_was_cut_off_with_its_checkpoint_is_found_by_one_kept_elsewh
     tamper(state, ("DELETE FROM audit WHERE seq > ?", (last - 3,)))
     (state / CHECKPOINT_FILE).unlink()
     assert verified(state)[0] == 0  # nothing here says that there was more
-    status, said = verified(state, "--checkpoint", str(outside))
-    assert status == 1
-    assert said.startswith(f"record {last - 2} is missing")
+    said = f"checkpoint {outside.read_text().strip()}"
+    logged = tmp_path / "logged"
+    for line in (
+        outside.read_text(),
+        f"2026-01-01T00:00:00.000Z INFO stockade.audit {said}",
+        json.dumps({"level": "info", "logger": "stockade.audit", "message": said}),
+    ):
+        logged.write_text(line)
+        status, found = verified(state, "--checkpoint", str(logged))
+        assert status == 1
+        assert found.startswith(f"record {last - 2} is missing")
 
 
 def test_a_chain_made_anew_from_a_change_on_meets_a_signature(state: Path) -> None:

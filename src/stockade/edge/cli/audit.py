@@ -234,9 +234,10 @@ def _since(text: str | None) -> tuple[int | None, int | None]:
 
 
 def _checkpoints(path: Path) -> list[Checkpoint]:
-    """Of a file with one a line; in an export or a log, whatever else is on the line."""
+    """Of a file with one a line: itself, or the line of a log that says it, as text or as JSON."""
     found: list[Checkpoint] = []
     for line in path.read_text("utf-8").splitlines():
+        line = _message(line)
         text = line[line.find("{") :] if "checkpoint " in line else line
         if not text.strip():
             continue
@@ -248,6 +249,15 @@ def _checkpoints(path: Path) -> list[Checkpoint]:
             raise click.UsageError(f"{path}: the checkpoint of {made.seq} has a false signature.")
         found.append(made)
     return found
+
+
+def _message(line: str) -> str:
+    """What a line of a log as JSON says; any other line as it is."""
+    try:
+        message = json.loads(line)["message"]
+    except (ValueError, KeyError, TypeError):
+        return line
+    return message if isinstance(message, str) else line
 
 
 def _line(line: bytes) -> AuditLine:

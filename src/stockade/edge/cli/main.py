@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import click
+from pydantic import ValidationError
 
 from stockade import __version__
 from stockade.edge.cli.audit import audit
@@ -103,6 +104,11 @@ def _explained(error: Exception) -> tuple[int, str]:
             return USAGE, str(error)
         case ListenError():
             return 1, str(error)
+        case ValidationError():
+            # Of a request before it was sent: replies that can't be read are `connection_lost`.
+            # Without what was given, which may be a secret.
+            wrong = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            return USAGE, f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
         case OSError():
             what = f"{error.filename}: " if error.filename else ""
             return 1, f"{what}{error.strerror or error}"
