@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from pydantic import JsonValue
 
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result, StockadeError
@@ -24,6 +25,7 @@ from stockade.edge.client.sdk import Stockade
 from stockade.terms.result import EditData, GrepData, ViewData, Warn
 from stockade.tools.model_text import for_model
 from stockade.tools.needles import needles
+from tests.audited import of_lease
 from tests.daemons import PROGRAM, WAIT_S, Daemon, daemon
 
 SECRET = "s3cr3t/Value+with=odd:chars-0123456789"
@@ -160,6 +162,47 @@ def test_no_answer_gives_a_value_back(lease: Lease, server: Daemon) -> None:
     status, answer = server.ask("POST", f"/v1/leases/{lease.id}/secrets", body)
     assert status == 400
     assert SECRET not in json.dumps(answer)
+
+
+def test_refused_calls_and_paths_do_not_show_it(
+    lease: Lease, stockade: Stockade, tmp_path: Path
+) -> None:
+    """What refuses them has not read them yet; the state directory is searched at the end."""
+    calls: tuple[tuple[str, dict[str, JsonValue]], ...] = (
+        ("no_such_tool", {"x": SECRET}),
+        ("bash_execute", {SECRET: "true"}),
+        ("file_view", {"path": SECRET, "limit": -1}),
+    )
+    for tool, arguments in calls:
+        result = lease.call(tool, arguments, call_id="refused")
+        assert result.status.value == "invalid"
+        assert shown_in(result.to_json()) is None
+    refused = [line.record for line in stockade.audit.show("refused")]
+    assert [(each.kind.value, each.lease_id) for each in refused] == [
+        ("call_refused", lease.id)
+    ] * 3
+    assert all(HIDDEN in (each.arguments or "") and each.redactions for each in refused)
+    source = tmp_path / "source"
+    source.write_text("x")
+    lease.upload(source, f"d/{SECRET}")
+    with pytest.raises(StockadeError, match="not_granted"):
+        lease.narrowed(write=[]).upload(source, f"d/{SECRET}")
+    lines: list[bytes] = []
+    stockade.audit.lines(lines.append)
+    assert [line for line in lines if shown_in(line)] == []
+    assert sum(HIDDEN.encode() in line for line in lines) >= 5
+
+
+def test_what_is_registered_and_forgotten_is_recorded_by_its_name(stockade: Stockade) -> None:
+    with stockade.lease(tenant="acme", trajectory="named") as made:
+        made.add_secret("MINE", "a-value-of-my-own", redact_only=True)
+        made.remove_secret("MINE")
+        records = of_lease(stockade, made.id)
+    assert [(each.kind.value, each.detail) for each in records[1:]] == [
+        ("secret_added", {"name": "MINE", "redact_only": True}),
+        ("secret_removed", {"name": "MINE"}),
+    ]
+    assert {each.actor for each in records[1:]} == {"uid 0"}
 
 
 def test_no_process_of_the_host_carries_it(lease: Lease, server: Daemon) -> None:

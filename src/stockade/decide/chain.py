@@ -152,15 +152,15 @@ class Verifier:
     ) -> None:
         """`keys` are the public keys (hex) that may have signed; none: any, and `signers` says
         which. `known` are hashes by sequence from checkpoints that were kept elsewhere. `whole`
-        says that the records are all there are: where the first ones are missing, a record must
-        say that they were dropped."""
+        says that the records are all there are: where the first ones are missing, a record that
+        is signed must say that they were dropped."""
         self.signers: set[str] = set()
         self.first = self.last = self.sealed = 0
         self.count = 0
         self._keys = keys
         self._known = dict(known or {})
         self._whole = whole
-        self._dropped = 0
+        self._said_dropped = self._dropped = 0
         self._hash = GENESIS
 
     def add_line(self, line: bytes) -> Flaw | None:
@@ -206,7 +206,7 @@ class Verifier:
                 self.last + 1, f"is missing: a checkpoint signs records up to {max(missing)}"
             )
         if self._whole and self.first > 1 and self._dropped < self.first - 1:
-            return Flaw(self.first - 1, "is missing, and no record says that it was dropped")
+            return Flaw(self.first - 1, "is missing, and no signed record says that it was dropped")
         return None
 
     def _checkpoint(self, link: Link, body: Mapping[str, object]) -> Flaw | None:
@@ -224,6 +224,8 @@ class Verifier:
             )
         self.signers.add(made.key)
         self.sealed = made.seq
+        # Unsigned, it could have been put behind the end by whoever took the beginning away.
+        self._dropped = self._said_dropped
         return None
 
     def _anchored(self, link: Link, first: bool) -> Flaw | None:
@@ -247,7 +249,7 @@ class Verifier:
                     "when the daemon started",
                 )
         if kind == AuditKind.AUDIT_DROPPED:
-            self._dropped = max(self._dropped, _number(body, "through"))
+            self._said_dropped = max(self._said_dropped, _number(body, "through"))
         return None
 
 

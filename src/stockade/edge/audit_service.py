@@ -6,7 +6,7 @@ find out, on a machine that it trusts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from stockade.decide.chain import line_of
@@ -29,7 +29,9 @@ _CHUNK: Final = 64 * 1024
 class AuditService:
     """Implements `edge.service.AuditVerbs`. Thread-safe."""
 
-    def __init__(self, audit: Auditor, key: bytes) -> None:
+    def __init__(self, audit: Auditor, key: bytes, hide_all: Callable[[str], str]) -> None:
+        """`hide_all` takes every lease's secrets out of a text."""
+        self._hide_all = hide_all
         self._audit = audit
         self._key = key
 
@@ -55,6 +57,8 @@ class AuditService:
         return AuditRecords(records=mine)
 
     def refused(self, who: Acting, peer: Peer | None, what: str, fault: Fault) -> None:
+        # A path may hold any lease's secret, and only operators see this record.
+        what = self._hide_all(what)
         self._audit.request_refused(who, None if peer is None else peer.tenant, what, fault)
 
     def seal(self, peer: Peer) -> AuditStatus:

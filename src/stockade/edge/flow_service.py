@@ -107,7 +107,7 @@ class FlowService:
         self._parts = parts
         self.watching = parts.watching
         self.authority = AuthorityService(parts.authority, parts.audit, parts.clock)
-        self.audit = AuditService(parts.audit, parts.audit_key)
+        self.audit = AuditService(parts.audit, parts.audit_key, parts.secrets.hide_all)
         self.claims = ClaimService(parts.settlement, parts.leases, parts.authority, parts.clock)
         self.budgets = BudgetService(
             parts.spending,
@@ -117,7 +117,9 @@ class FlowService:
             parts.audit,
             parts.clock,
         )
-        self.secrets = SecretService(parts.secrets, parts.authority, parts.leases, parts.clock)
+        self.secrets = SecretService(
+            parts.secrets, parts.authority, parts.leases, parts.audit, parts.clock
+        )
 
     def call(self, context: Context, request: CallRequest) -> ToolResult:
         return self._parts.pipeline.call(

@@ -38,6 +38,7 @@ _ACTIVITY: Final = {
     AuditKind.APPROVAL_DENIED: _UPDATE,
     AuditKind.CALL_SETTLED: _UPDATE,
     AuditKind.SECRET_ADDED: _CREATE,
+    AuditKind.SECRET_REMOVED: _DELETE,
     AuditKind.AUDIT_EXPORTED: _READ,
     AuditKind.AUDIT_DROPPED: _DELETE,
 }

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 
 from stockade.edge.exchange import Peer
 from stockade.edge.secret_wire import SecretAdd, SecretList, SecretRemove, SecretView
+from stockade.flow.auditing import Auditor
 from stockade.flow.authority import Authority
 from stockade.flow.holding import check_owner
 from stockade.flow.leases import Leases
 from stockade.flow.secrets import Secrets
+from stockade.terms.audit import Acting, AuditKind
 from stockade.terms.fault import Code, failure
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.ports import Clock
@@ -27,8 +30,14 @@ class SecretService:
     """Implements `edge.service.SecretVerbs`. Thread-safe."""
 
     def __init__(
-        self, secrets: Secrets, authority: Authority, leases: Leases, clock: Clock
+        self,
+        secrets: Secrets,
+        authority: Authority,
+        leases: Leases,
+        audit: Auditor,
+        clock: Clock,
     ) -> None:
+        self._audit = audit
         self._secrets = secrets
         self._authority = authority
         self._leases = leases
@@ -44,7 +53,10 @@ class SecretService:
                 Code.INVALID_ARGUMENT, "value_base64 is not base64", field="value_base64"
             ) from None
         used = not request.redact_only
-        return _view(self._secrets.add(record, request.name, value, in_environment=used))
+        added = _view(self._secrets.add(record, request.name, value, in_environment=used))
+        detail: dict[str, str | bool] = {"name": added.name, "redact_only": added.redact_only}
+        self._note(peer, AuditKind.SECRET_ADDED, record, detail)
+        return added
 
     def list(self, peer: Peer, token: str | None, lease: str) -> SecretList:
         return self._listed(self._owned(peer, token, lease))
@@ -54,7 +66,21 @@ class SecretService:
     ) -> SecretList:
         record = self._owned(peer, token, lease)
         self._secrets.remove(record, request.name)
+        self._note(peer, AuditKind.SECRET_REMOVED, record, {"name": request.name})
         return self._listed(record)
+
+    def _note(
+        self, peer: Peer, kind: AuditKind, record: LeaseRecord, detail: Mapping[str, str | bool]
+    ) -> None:
+        self._audit.note(
+            kind,
+            Acting(f"uid {peer.uid}"),
+            tenant=record.tenant,
+            trajectory=record.trajectory,
+            lease_id=record.id,
+            generation=record.generation,
+            detail=detail,
+        )
 
     def _owned(self, peer: Peer, token: str | None, lease: str) -> LeaseRecord:
         holder = None if token is None else self._authority.verify(token, self._clock())

@@ -11,10 +11,10 @@ and drops what is exported and old. It is called by the sweeper's thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, cast
 
 from stockade.flow.call_events import (
     CallFacts,
@@ -87,7 +87,7 @@ class Auditor:
         person as `uid N`."""
         made = settlement(record, self._now_ms(), self._redact, result)
         detail = {"claim": record.id, "state": state.value, "reason": reason}
-        return replace(made, actor=None if by == DAEMON else by, detail=detail)
+        return self._hidden(replace(made, actor=None if by == DAEMON else by, detail=detail))
 
     def refusal(self, facts: CallFacts, result: ToolResult) -> AuditEvent | None:
         """A call of which nothing was carried out; None where there are too many of them."""
@@ -138,7 +138,7 @@ class Auditor:
             client=who.client,
             model=who.model,
         )
-        return self.log.write(replace(event, **values))  # type: ignore[arg-type]
+        return self.log.write(self._hidden(replace(event, **values)))  # type: ignore[arg-type]
 
     @contextmanager
     def acting(self, who: Acting) -> Iterator[None]:
@@ -181,7 +181,9 @@ class Auditor:
     def seal(self) -> None:
         """Sign what there is now."""
         now = self._clock()
-        made = self.log.seal(int(now * 1000))
+        self._signed(now, self.log.seal(int(now * 1000)))
+
+    def _signed(self, now: float, made: Checkpoint | None) -> None:
         self._sealed_at_s = now
         if made is not None:
             # So that whoever collects logs has what the audit can be held against.
@@ -199,9 +201,21 @@ class Auditor:
                 self.seal()
             elif not waiting:
                 self._sealed_at_s = now
-            self.log.drop(int((now - self._settings.keep_s) * 1000), int(now * 1000))
+            if self.log.drop(int((now - self._settings.keep_s) * 1000), int(now * 1000)):
+                self._signed(now, self.log.state().sealed)
         except Exception as error:
             _log.error("upkeep of the audit failed, to be repeated: %s", error)
+
+    def _hidden(self, event: AuditEvent) -> AuditEvent:
+        """What a person or a path says may hold a secret, as arguments may."""
+        if event.detail is None:
+            return event
+        detail, hidden = self._redact(event.lease_id, event.detail)
+        if not hidden:
+            return event
+        # As it was, with other texts in it.
+        clean = cast(Mapping[str, int | str | bool | Sequence[str]], detail)
+        return replace(event, detail=clean, redactions=(event.redactions or 0) + hidden)
 
     def _write_counts(self, *, all_: bool) -> None:
         for counted in self._refusals.take(self._clock(), all_=all_):

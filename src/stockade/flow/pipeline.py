@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -127,11 +128,13 @@ class Pipeline:
 
     def _stages(self, request: ToolRequest, progress: Progress) -> ToolResult:
         request.mark(Stage.SCHEMA)
+        with suppress(Failure):  # before what came is read: whatever refuses it hides its secrets
+            progress.lease = self._leases.show(request.tenant, request.lease)
         tool = progress.tool = catalog.get(request.tool)
         arguments, progress.coerced = catalog.parse_arguments(tool, request.arguments)
         self._fault_point("parsed")
         request.mark(Stage.AUTHORIZE)
-        record = progress.lease = self._leases.show(request.tenant, request.lease)
+        record = progress.lease or self._leases.show(request.tenant, request.lease)
         named = name_call(request, tool, record)
         token = record.token if request.token is None else request.token
         permit = progress.permit = self._verify(token, self._clock())

@@ -113,10 +113,11 @@ class Secrets:
 
     def recorded(self, lease_id: str | None, arguments: Arguments) -> tuple[Arguments, int]:
         """A `call_events.Redact`: the arguments as the audit may keep them, and how much was
-        taken out."""
+        taken out. Of a call that was refused the names are the caller's as well."""
         redactor = self._plain if lease_id is None else self.redactor_of(lease_id)
         findings = Findings()
-        cleaned = clean_arguments(arguments, redactor, findings)
+        named = {redactor.text(name, findings): value for name, value in arguments.items()}
+        cleaned = clean_arguments(named, redactor, findings)
         return cleaned, findings.hidden.total()
 
     def hide_all(self, text: str) -> str:

@@ -109,6 +109,7 @@ class Settlement:
         found = self.show(tenant, claim_id)
         if found.state is ClaimState.IN_FLIGHT:
             raise failure(Code.IN_FLIGHT, "the call is still running; cancel it, or wait")
+        reason = self._teller.hidden(found, reason)
         state = ClaimState.COMPLETED if completed else ClaimState.NOT_EXECUTED
         told = self._teller.by_hand(found, by, reason) if completed else None
         done = found.state in UNSETTLED and self._book.settle(

@@ -67,11 +67,16 @@ class Teller:
         )
         return shape.fault_result(fault, self._frame(record))
 
+    def hidden(self, record: ClaimRecord, text: str) -> str:
+        """What a person wrote of a call, without the secrets of its lease."""
+        return self._redactor(record.lease_id).text(text, Findings())
+
     def by_hand(self, record: ClaimRecord, by: str, reason: str) -> ToolResult:
         """Of a call that a person says has been executed: nothing else is known of it."""
         said = f"settled as completed by {by}: {reason}"
         shaped = Shaped(warnings=(Warning(code=Warn.SETTLED, message=said, count=1),))
-        return shape.shape_result(shaped, self._frame(record), None, record.wall_limit_ms)
+        result = shape.shape_result(shaped, self._frame(record), None, record.wall_limit_ms)
+        return clean_result(result, self._redactor(record.lease_id), Findings())
 
     def _frame(
         self,

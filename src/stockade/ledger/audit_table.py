@@ -94,8 +94,7 @@ class AuditTable:
             end = self._head
             if end.seq == 0 or self.unsealed() == 0:
                 return None
-            made = make_checkpoint(end.seq, end.hash, at_ms, self._key, self._sign)
-            self._put(connection, end, checkpoint_body(made))
+            made = self._signed(connection, end, at_ms)
         self._sealed = made
         self._keep(made)
         return made
@@ -141,7 +140,11 @@ class AuditTable:
         with self._ledger.transaction() as connection:
             gone = connection.execute("DELETE FROM audit WHERE seq < ?", (keep_from,)).rowcount
             detail = {"through": keep_from - 1, "records": gone}
-            self.append(connection, AuditEvent(AuditKind.AUDIT_DROPPED, at_ms, detail=detail))
+            event = AuditEvent(AuditKind.AUDIT_DROPPED, at_ms, detail=detail)
+            # At once: unsigned, it does not say to a reader why the beginning is missing.
+            made = self._signed(connection, self.append(connection, event), at_ms)
+        self._sealed = made
+        self._keep(made)
         return gone
 
     def state(self) -> AuditState:
@@ -180,6 +183,11 @@ class AuditTable:
     def _acting(self) -> Acting:
         found: Acting = getattr(self._thread, "who", _NOBODY)
         return found
+
+    def _signed(self, connection: sqlite3.Connection, end: Head, at_ms: int) -> Checkpoint:
+        made = make_checkpoint(end.seq, end.hash, at_ms, self._key, self._sign)
+        self._put(connection, end, checkpoint_body(made))
+        return made
 
     def _put(self, connection: sqlite3.Connection, end: Head, body: str) -> Head:
         made = Head(end.seq + 1, hash_of(end.hash, body))

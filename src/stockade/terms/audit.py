@@ -53,6 +53,7 @@ class AuditKind(StrEnum):
     APPROVAL_GRANTED = "approval_granted"
     APPROVAL_DENIED = "approval_denied"
     SECRET_ADDED = "secret_added"
+    SECRET_REMOVED = "secret_removed"
     REDACTION = "redaction"
     DAEMON_STARTED = "daemon_started"
     DAEMON_STOPPED = "daemon_stopped"
@@ -233,8 +234,8 @@ class AuditLog(Protocol):
         Failure(invalid_argument) for a record that is not there."""
 
     def drop(self, older_than_ms: int, at_ms: int) -> int:
-        """Remove a piece of what is exported and older, up to a checkpoint; gives how many
-        records went. To be repeated until it is none."""
+        """Remove a piece of what is exported and older, up to a checkpoint, say so and sign that;
+        gives how many records went. To be repeated until it is none."""
 
     def state(self) -> AuditState: ...
     def read(self, first: int) -> Iterator[Link]:

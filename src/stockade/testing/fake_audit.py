@@ -74,6 +74,7 @@ class FakeAuditLog:
         gone = before - len(self._links)
         detail = {"through": ends[-1] - 1, "records": gone}
         self.write(AuditEvent(AuditKind.AUDIT_DROPPED, at_ms, detail=detail))
+        self.seal(at_ms)
         return gone
 
     def state(self) -> AuditState:

@@ -184,6 +184,12 @@ def test_a_beginning_is_missing_unless_a_record_says_that_it_was_dropped() -> No
     assert flaw.seq == 3
     body = body_of(event(kind=AuditKind.AUDIT_DROPPED, detail={"through": 3}), 10)
     links.append(Link(10, links[-1].hash, hash_of(links[-1].hash, body), body))
+    # Whoever took the beginning away can have written it.
+    assert verified(links, whole=True) == flaw
+    end = links[-1].hash
+    made = make_checkpoint(10, end, 11, KEY, lambda data: signatures.sign(SEED, data))
+    body = checkpoint_body(made)
+    links.append(Link(11, end, hash_of(end, body), body))
     assert verified(links, whole=True) is None
 
 

@@ -319,6 +319,31 @@ def test_what_a_person_says_of_a_call_in_doubt_is_recorded(line: Line) -> None:
     assert record.result_digest == result_digest(told)
 
 
+def test_what_a_person_says_is_shown_without_secrets(line: Line) -> None:
+    lease = line.house.leases.show(TENANT, line.lease)
+    line.house.secrets.add(lease, "KEY", b"hunter2hunter2", in_environment=False)
+    line.faults.arm("ran", raising(RuntimeError("x")))
+    line.call(call_id="doubt")
+    (claim,) = line.house.claims.book.list(None, None, (ClaimState.IN_DOUBT,), 10)
+    said = "saw hunter2hunter2\u202e there"
+    told = line.house.settlement.settle(None, claim.id, completed=True, by="uid 5", reason=said)
+    detail = line.records()[-1].detail
+    assert detail is not None
+    assert detail["reason"] == told.reason == "saw [redacted:KEY]\u202e there"
+    result = line.call(call_id="doubt")
+    messages = {warning.code.value: warning.message for warning in result.warnings}
+    assert messages["settled"] == "settled as completed by uid 5: saw [redacted:KEY]<U+202E> there"
+    assert "made_visible" in messages
+
+
+def test_a_detail_is_redacted_as_arguments_are(line: Line) -> None:
+    detail = {"path": "/workspace/hunter2", "number": 1, "cut": ["hunter2"]}
+    line.audit.note(AuditKind.FILE_READ, WHO, lease_id=line.lease, detail=detail)
+    (record,) = line.records()
+    assert record.detail == {"path": "/workspace/[secret]", "number": 1, "cut": ["[secret]"]}
+    assert record.redactions == 2
+
+
 def test_a_fault_of_ours_after_the_effect_is_recorded_as_in_doubt(line: Line) -> None:
     line.faults.arm("ran", raising(RuntimeError("x")))
     assert code(line.call()) is Code.IN_DOUBT
