@@ -198,6 +198,10 @@ def test_b75_a_broken_sandbox_does_not_look_like_commands_that_fail(
     denied = lease.bash("echo 'Permission denied' >&2; exit 126")
     if denied.exit is not None:
         assert error_code(denied) == "nonzero_exit"
+    if "/bin/*" in command:
+        # Shells that waited need no file. A program that is not found tells, and then it is said.
+        lease.bash("ls")
+        assert {error_code(lease.bash("ls")) for _ in range(8)} == {"shell_not_found"}
     lease.reset().check()
     assert out(lease.bash("echo alive")) == "alive\n"
 

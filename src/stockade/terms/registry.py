@@ -273,7 +273,7 @@ def _rows() -> dict[Code, Entry]:
             s.REJECTED,
             b.CALLER,
             changed,
-            "Use an image with bash or sh, or run a program by its path.",
+            "If a command took bash and sh away, reset the lease; else use an image with one.",
         ),
         (
             c.COMMAND_NOT_FOUND,
@@ -390,7 +390,7 @@ def _rows() -> dict[Code, Entry]:
             s.UNAVAILABLE,
             b.HOST,
             later,
-            "Free disk space on the host; nothing ran.",
+            "Free disk space on the host, or end what holds the ledger; nothing ran.",
         ),
         (
             c.DAEMON_UNREACHABLE,

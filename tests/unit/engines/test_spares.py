@@ -70,6 +70,27 @@ def test_a_shell_with_an_old_environment_ends_at_once_and_not_with_the_next_call
         spares.close()
 
 
+def test_shells_that_are_distrusted_get_no_command() -> None:
+    guest = Guest()
+    with ThreadPoolExecutor(1) as background:
+        spares = Spares(
+            cast("GuestLink", guest),
+            cast("SandboxGroups", None),
+            background,
+            0,
+            lambda: 0,
+            persistent=True,
+        )
+        spares._template = template(b"same")
+        spares._held += [placed(1, held=True), placed(3, held=True)]
+        spares._plain.append(placed(2, held=False))
+        assert spares.take(template(b"same")).spare.id == 1
+        spares.distrust()
+        assert spares.take(template(b"same")).spare.id == 2
+        assert guest.told == [3]
+        spares.close()
+
+
 class Refusing(Guest):
     """Makes nothing. `limits` says of each fork whether a limit refused it."""
 

@@ -30,12 +30,14 @@ _LOADER_PREFIX: Final = b"LD_"
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A command but for its last argument."""
+    """A command but for its last argument. `making` tells shells from those before them that are
+    no longer to be used (Spares.distrust)."""
 
     paths: tuple[bytes, ...]
     argv: tuple[bytes, ...]
     env: tuple[tuple[bytes, bytes], ...]
     cwd: bytes
+    making: int = 0
 
 
 class Streams:

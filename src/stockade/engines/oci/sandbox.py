@@ -45,6 +45,10 @@ from stockade.terms.outcome import End, ExecOutcome
 from stockade.terms.ports import ArtifactSink, ExecContext
 
 _KILL_TIMEOUT_S: Final = 10.0
+_NO_PROGRAM: Final = (
+    126,
+    127,
+)  # a shell's status when a program can't be executed, or is not there
 # A command may have killed all that wait (`kill -9 -1`), of both sorts.
 _TRIES: Final = 2 * BUSY_SPARES + 2
 
@@ -185,6 +189,8 @@ class OciSandbox:
             raise
         if context.starting is None:
             self._forget(slot, number)
+        if placed.held and outcome.end is End.EXITED and outcome.value in _NO_PROGRAM:
+            self._spares.distrust()
         return outcome
 
     def _forget(self, slot: int, number: int) -> None:

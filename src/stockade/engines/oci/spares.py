@@ -24,6 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Final, Literal
 
 from stockade.engines.oci.held import Template
@@ -77,6 +78,7 @@ class Spares:
         self._template: Template | None = None
         self._can_hold = True
         self._last_held = False
+        self._makings = 0
         self._used: deque[Placed] = deque()
         self._survived: deque[CallGroup] = deque(left)
         self._over: list[int] = []
@@ -111,9 +113,11 @@ class Spares:
         """A held shell for `template` or a plain spare. Raises Failure(sandbox_unavailable); then
         nothing ran."""
         with self._changed:
+            if template is not None and self._makings:
+                template = replace(template, making=self._makings)
             if template is not None and template != self._template and self._can_hold:
                 # Another environment, say a secret that was added, replaced or removed: what waits
-                # with the old one is of no use and must not stay.
+                # with the old one is of no use and must not stay. Or shells that are distrusted.
                 self._template = template
                 while self._held:
                     self._let_go(self._held.popleft())
@@ -146,6 +150,12 @@ class Spares:
         raise failure(
             Code.SANDBOX_UNAVAILABLE, f"the sandbox is not usable: {trouble}; nothing ran"
         )
+
+    def distrust(self) -> None:
+        """A shell that was held has found no program. One that is forked needs no file, so it
+        would hide for ever that a command has taken the shell away: the next call executes it."""
+        with self._changed:
+            self._makings += 1
 
     def _pop(self, held: bool) -> Placed | None:
         if held and self._held:
