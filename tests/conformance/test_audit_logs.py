@@ -73,6 +73,15 @@ def test_places_are_found_by_time_by_checkpoint_and_by_call(log: AuditLog) -> No
     assert list(log.of_call("rq_1")) == []
 
 
+def test_records_of_a_call_are_not_crowded_out_by_another_tenants(log: AuditLog) -> None:
+    log.write(event(call_id="c", request_id="rq", tenant="acme"))
+    for _ in range(1001):
+        log.write(event(call_id="c", request_id="rq", tenant="other"))
+    assert [link.seq for link in log.of_call("c", "acme")] == [1]
+    assert list(log.of_call("c", "nobody")) == []
+    assert [link.seq for link in log.of_call("c")] == list(range(3, 1003))
+
+
 def test_what_is_exported_and_old_goes_up_to_a_checkpoint(log: AuditLog) -> None:
     for at_ms in (10, 20):
         log.write(event(at_ms))

@@ -52,9 +52,8 @@ class AuditService:
         return self._chunks(self._first(query))
 
     def show(self, peer: Peer, call: str) -> AuditRecords:
-        found = [_line(link) for link in self._audit.log.of_call(call)]
-        mine = [line for line in found if peer.tenant in (None, line.record.tenant)]
-        return AuditRecords(records=mine)
+        found = self._audit.log.of_call(call, peer.tenant)
+        return AuditRecords(records=[_line(link) for link in found])
 
     def refused(self, who: Acting, peer: Peer | None, what: str, fault: Fault) -> None:
         # A path may hold any lease's secret, and only operators see this record.

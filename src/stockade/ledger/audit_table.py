@@ -170,10 +170,11 @@ class AuditTable:
         row = self._ledger.rows(_SINCE, (at_ms,))
         return _whole(row[0][0]) if row else self._head.seq + 1
 
-    def of_call(self, call: str) -> Sequence[Link]:
+    def of_call(self, call: str, tenant: str | None = None) -> Sequence[Link]:
+        mine = "" if tenant is None else " AND json_extract(body, '$.tenant') = ?"
         rows = self._ledger.rows(
-            f"SELECT seq FROM audit WHERE {_CALL} ORDER BY seq DESC LIMIT {_SHOWN}",  # noqa: S608
-            (call,),
+            f"SELECT seq FROM audit WHERE {_CALL}{mine} ORDER BY seq DESC LIMIT {_SHOWN}",  # noqa: S608
+            (call,) if tenant is None else (call, tenant),
         )
         seqs = [_whole(row[0]) for row in reversed(rows)]
         with self._ledger.connection() as connection:

@@ -247,5 +247,6 @@ class AuditLog(Protocol):
     def since(self, at_ms: int) -> int:
         """The first record, in order, that is as young as that; one past the last if none is."""
 
-    def of_call(self, call: str) -> Sequence[Link]:
-        """Records whose call id, or request id where they have none, is `call`."""
+    def of_call(self, call: str, tenant: str | None = None) -> Sequence[Link]:
+        """Records whose call id, or request id where they have none, is `call`; only `tenant`'s,
+        if one is given, because others may use the same ids. The newest thousand."""

@@ -92,8 +92,11 @@ class FakeAuditLog:
         found = (link.seq for link in self._links if json.loads(link.body)["at_ms"] >= at_ms)
         return next(found, self._end.seq + 1)
 
-    def of_call(self, call: str) -> Sequence[Link]:
-        return [link for link in self._links if _call(link) == call]
+    def of_call(self, call: str, tenant: str | None = None) -> Sequence[Link]:
+        mine = [
+            link for link in self._links if tenant in (None, json.loads(link.body).get("tenant"))
+        ]
+        return [link for link in mine if _call(link) == call][-1000:]
 
     def _put(self, body: str) -> Head:
         made = Head(self._end.seq + 1, hash_of(self._end.hash, body))
