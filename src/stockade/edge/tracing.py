@@ -3,7 +3,8 @@
 Loaded only by a daemon whose configuration names a receiver. A call is handed over when it is over,
 whole, by putting it into a bounded queue; a thread makes its spans, one for the call and one for
 each stage, and the library sends them in batches. So nothing of a receiver that is slow or dead
-reaches a call: what does not fit is dropped and counted.
+reaches a call: what does not fit is dropped and counted. That spans are lost is logged when it begins
+and when it is over.
 
 Spans carry ids, tool, status and code; never arguments or output.
 """
@@ -13,13 +14,13 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
 from stockade.edge.tally import tool_name
@@ -43,7 +44,7 @@ class Tracer:
     def __init__(self, exporter: SpanExporter, version: str, queued: int = _QUEUED) -> None:
         resource = Resource.create({"service.name": "stockade", "service.version": version})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._provider.add_span_processor(BatchSpanProcessor(_Told(exporter)))
         self._tracer = self._provider.get_tracer("stockade", version)
         self._queue: queue.Queue[Passage | None] = queue.Queue(queued)
         self._dropped = 0
@@ -103,6 +104,38 @@ class Tracer:
             span = self._tracer.start_span(stage.value, context, start_time=at(began))
             span.end(at(ended))
         call.end(at(passage.ended_ns))
+
+
+class _Told(SpanExporter):
+    """Another exporter, used by one thread at a time, whose failures are told once until it works
+    again."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+        self._lost = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        why = "it does not take them"
+        try:
+            result = self._exporter.export(spans)
+        except Exception as error:
+            result, why = SpanExportResult.FAILURE, type(error).__name__
+        if result is not SpanExportResult.SUCCESS:
+            if not self._lost:
+                LOG.warning("spans don't reach their receiver and are lost until they do: %s", why)
+            self._lost += len(spans)
+        elif self._lost:
+            LOG.warning("spans reach their receiver again; %d were lost", self._lost)
+            self._lost = 0
+        return result
+
+    def shutdown(self) -> None:
+        if self._lost:
+            LOG.warning("%d spans were lost", self._lost)
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
 
 
 def open_tracer(endpoint: str, version: str) -> Tracer:

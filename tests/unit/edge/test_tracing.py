@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from stockade.edge.tracing import Tracer, open_tracer
+from stockade.edge.tracing import Tracer, _Told, open_tracer
 from stockade.edge.watching import Watcher
 from stockade.terms.codes import Code, Status
 from stockade.terms.stage import Stage
@@ -124,3 +124,38 @@ def test_a_receiver_that_is_not_there_fails_no_call(caplog: pytest.LogCaptureFix
         tracer.close()
         assert time.monotonic() - began < 15
     assert "Traceback" not in caplog.text
+    told = [record.getMessage() for record in caplog.records if record.name == "stockade.trace"]
+    assert told[0].startswith("spans don't reach their receiver and are lost until they do: ")
+    assert told[1:] == [f"{len(STAGES) + 2} spans were lost"]
+
+
+class Moody(SpanExporter):
+    """Fails, raises and works, as it is told."""
+
+    def __init__(self, *moods: SpanExportResult | Exception) -> None:
+        self.moods = list(moods)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        mood = self.moods.pop(0)
+        if isinstance(mood, Exception):
+            raise mood
+        return mood
+
+
+def test_lost_spans_are_told_when_it_begins_and_when_it_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fails, works = SpanExportResult.FAILURE, SpanExportResult.SUCCESS
+    moody = Moody(works, fails, OSError("secret"), works, works, fails)
+    told = _Told(moody)
+    two: list[ReadableSpan] = [ReadableSpan("a"), ReadableSpan("b")]
+    while moody.moods:
+        told.export(two)
+    told.shutdown()
+    begin = "spans don't reach their receiver and are lost until they do: it does not take them"
+    assert [record.getMessage() for record in caplog.records] == [
+        begin,
+        "spans reach their receiver again; 4 were lost",
+        begin,
+        "2 spans were lost",
+    ]
