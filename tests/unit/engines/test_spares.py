@@ -79,6 +79,7 @@ def test_shells_that_are_distrusted_get_no_command() -> None:
             background,
             0,
             lambda: 0,
+            lambda: None,
             persistent=True,
         )
         spares._template = template(b"same")
