@@ -348,6 +348,38 @@ def test_run(stk: Cli, server: Daemon, tmp_path: Path, embedded: bool) -> None:
     assert (told.status, told.result.status) == (124, Status.TIMED_OUT)
 
 
+def test_what_is_not_given_back_is_named(stk: Cli, tmp_path: Path) -> None:
+    given, patch = source(tmp_path), tmp_path / "work.patch"
+    script = (
+        "git init -q . && git add . && echo more >> a.txt && ln -s ../../x up && mkfifo pipe"
+        " && truncate -s 17M big && for n in 1 2 3 4 5; do ln -s /x l$n; done"
+    )
+    ran = stk("run", "--workspace", str(given), "--patch", str(patch), "--", "sh", "-c", script)
+    assert ran.status == 0, ran.err
+    heading, _, rest = patch.read_text().partition("diff --git ")
+    said = heading.splitlines()
+    assert rest
+    assert len(said) == 9
+    assert all(line.startswith("# not in this patch: ") for line in said)
+    for name in (".git: git's own", "up: a link", "pipe: not a file", "big: larger", "l5: a link"):
+        assert f"# not in this patch: {name}" in heading
+    assert "entries)" in heading  # all of .git is one line
+    assert [f"stockade: {line.removeprefix('# ')}" for line in said[:5]] == ran.err.splitlines()[
+        1:6
+    ]
+    assert ran.err.endswith("stockade: 4 more lines like this are the first of the patch\n")
+    subprocess.run(["git", "apply", str(patch)], cwd=given, check=True)
+    assert (given / "a.txt").read_text() == "one\nmore\n"
+    assert sorted(path.name for path in given.iterdir()) == ["a.txt", "b.txt"]
+
+    script = "ln -s /x abs; mkfifo pipe; echo more >> a.txt"
+    ran = stk("run", "--workspace", str(given), "--apply", "--", "sh", "-c", script)
+    assert ran.err.splitlines()[1:] == [
+        "stockade: 2 not given back: abs: a link that leads out of the target; "
+        "pipe: not a file, link or directory"
+    ]
+
+
 def test_what_run_says_of_its_program(stk: Cli, server: Daemon, stockade: Stockade) -> None:
     big = stk("run", "--", "seq", "300000")
     assert big.out == "".join(f"{n}\n" for n in range(1, 300_001))

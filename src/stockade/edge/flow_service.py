@@ -22,7 +22,7 @@ from stockade.edge.budget_service import BudgetService
 from stockade.edge.claim_service import ClaimService
 from stockade.edge.doctor import doctor_report
 from stockade.edge.exchange import Write
-from stockade.edge.lease_views import clamped, lease_data, lease_view
+from stockade.edge.lease_views import clamped, lease_data, lease_view, patch_heading, skipped
 from stockade.edge.secret_service import SecretService
 from stockade.edge.server.config import Defaults
 from stockade.edge.service import Context
@@ -231,10 +231,10 @@ class FlowService:
         record, holder = leases.show(tenant, lease), self._holder(context)
         if request.to is not None:
             self._note(context, AuditKind.LEASE_EXPORT, record, {"to": "directory"})
-            data = leases.export_to(tenant, lease, request.to, holder)
+            data, left_out = leases.export_to(tenant, lease, request.to, holder)
         else:
-            data = leases.changes(tenant, lease, holder)
-        return self._result(context, record, started, data)
+            data, left_out = leases.changes(tenant, lease, holder), ()
+        return self._result(context, record, started, data, skipped(data, left_out))
 
     def patch(self, context: Context, lease: str, write: Write) -> None:
         holder = self._holder(context)
@@ -243,8 +243,10 @@ class FlowService:
         # Through a file: the lease is held while the patch is made, and a reader may be slow. Not in
         # /tmp, which may be memory: a patch can be as large as what the lease wrote.
         with tempfile.TemporaryFile(dir=self._parts.state_dir) as file:
-            self._parts.leases.export_patch(context.peer.tenant, lease, file, holder)
+            _, left_out = self._parts.leases.export_patch(context.peer.tenant, lease, file, holder)
             file.seek(0)
+            if left_out and not write(patch_heading(left_out)):
+                return
             while chunk := file.read(_PATCH_CHUNK):
                 if not write(chunk):
                     return

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
-from stockade.edge.wire import LeaseView
+from collections.abc import Sequence
+from typing import Final
+
+from stockade.edge.wire import NOT_IN_PATCH, LeaseView
 from stockade.terms.lease import LeaseRecord
-from stockade.terms.result import LeaseData, Warn, Warning
+from stockade.terms.result import ExportData, LeaseData, Warn, Warning
 from stockade.tools.shape import timestamp
+
+MAX_NAMED: Final = 5
+MAX_SHOWN_CHARS: Final = 200
 
 
 def clamped(cut: tuple[str, ...]) -> list[Warning]:
     message = f"cut to the tenant's ceiling: {', '.join(cut)}"
     return [Warning(code=Warn.CLAMPED, message=message, count=len(cut))] if cut else []
+
+
+def skipped(data: ExportData, left_out: Sequence[str]) -> list[Warning]:
+    """What an export could not give back, by the names that fit."""
+    if not data.skipped:
+        return []
+    named = [
+        line if len(line) <= MAX_SHOWN_CHARS else "…" + line[-MAX_SHOWN_CHARS:]
+        for line in left_out[:MAX_NAMED]
+    ]
+    more = "; …" if len(left_out) > MAX_NAMED else ""
+    return [
+        Warning(
+            code=Warn.SKIPPED,
+            message=f"not given back: {'; '.join(named)}{more}",
+            count=data.skipped,
+        )
+    ]
+
+
+def patch_heading(left_out: Sequence[str]) -> bytes:
+    """The first lines of a patch that does not hold everything. Programs that apply patches pass
+    over what is before the first file."""
+    return "".join(f"{NOT_IN_PATCH}{line}\n" for line in left_out).encode()
 
 
 def lease_data(record: LeaseRecord) -> LeaseData:

@@ -22,6 +22,9 @@ LEASE_REF_PATTERN: Final = (
 MAX_ARGUMENTS: Final = 1024
 MAX_ARGUMENT_BYTES: Final = 131_071  # execve(2): MAX_ARG_STRLEN is 32 pages, with the final NUL
 
+# Begins the lines before the first file of a patch, each of which names what is not in it.
+NOT_IN_PATCH: Final = "# not in this patch: "
+
 LeaseRef = Annotated[str, StringConstraints(pattern=LEASE_REF_PATTERN)]
 HostPath = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Millis = Annotated[int, Field(ge=1, le=MAX_INTEGER)]

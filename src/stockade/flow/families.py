@@ -22,7 +22,7 @@ from stockade.flow.holding import not_granted
 from stockade.flow.locks import OperationLocks, key_of
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.plan import Limits
-from stockade.terms.ports import Change, Files, LeaseTree, Ledger, Workspace
+from stockade.terms.ports import Change, Files, GivenBack, LeaseTree, Ledger, Workspace
 
 
 class Families:
@@ -103,8 +103,8 @@ class SharedWorkspace:
     def changes(self) -> Iterator[Change]:
         return self._workspace.changes()
 
-    def patch(self, out: BinaryIO) -> tuple[int, tuple[str, ...]]:
+    def patch(self, out: BinaryIO) -> GivenBack:
         return self._workspace.patch(out)
 
-    def export(self, target: str) -> tuple[int, tuple[str, ...]]:
+    def export(self, target: str) -> GivenBack:
         return self._workspace.export(target)

@@ -6,18 +6,18 @@ rejected and names the one that differs, because a workspace that exists is not 
 The time to live is no such parameter: a repeated create neither shortens nor extends the lease.
 
 The generation is the fence between owners. A new owner says `take_over`: the generation is raised,
-a token bound to it is minted, and what runs under the old one is cancelled. From then on each call
-with the old token is `stale_generation`; the workspace stays as it is.
+a token bound to it is minted, and what runs under the old one is cancelled. Calls with the old
+token are `stale_generation`; the workspace stays as it is.
 
 A lease of a child trajectory may work in the workspace of another one, or begin with a copy of it
 (`children`, `families`).
 
-Reset and release do not wait for running calls to come to their end: they cancel them. An expired
-lease is gone for its owner at that moment, also before the sweeper has removed it.
+Reset and release cancel running calls. An expired lease is gone for its owner at that moment, also
+before the sweeper has removed it.
 
 "Not there" and "not yours" are one answer. Operations name the caller's tenant; None is the
 operator, who sees all; and the permit of the token that came with them, if one did (`holding`). A
-lease whose capability was revoked is over, as if its time had come. Errors are Failures; each operation names its codes.
+lease whose capability was revoked is over. Errors are Failures; each operation names its codes.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.lease import LeaseRecord, LeaseState
 from stockade.terms.moment import Moment, Timekeeper
 from stockade.terms.outcome import End
-from stockade.terms.ports import SourceReport, Workspace
+from stockade.terms.ports import GivenBack, SourceReport, Workspace
 from stockade.terms.result import ExportData
+
+Exported = tuple[ExportData, tuple[str, ...]]  # and names of what was left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +179,12 @@ class Leases:
             return self._steps.remove(record, End.CANCELLED)
 
     def changes(self, tenant: str | None, address: str, holder: Holder = None) -> ExportData:
-        """How much differs from the source. Like an export it is a state of one moment only while
-        no call runs."""
-        return self._export(tenant, address, holder, lambda workspace: (0, ()), False)
+        """How much differs from the source: a state of one moment only while no call runs."""
+        return self._export(tenant, address, holder, None, False)[0]
 
     def export_to(
         self, tenant: str | None, address: str, target: str, holder: Holder = None
-    ) -> ExportData:
+    ) -> Exported:
         """Apply the changes to the host directory `target`. Whether the caller may write there is
         for the edge to know."""
         return self._export(
@@ -192,7 +193,7 @@ class Leases:
 
     def export_patch(
         self, tenant: str | None, address: str, out: BinaryIO, holder: Holder = None
-    ) -> ExportData:
+    ) -> Exported:
         """Write the changes as a patch. No other operation of the lease goes on meanwhile: `out`
         is a file, never a slow reader."""
         return self._export(tenant, address, holder, lambda workspace: workspace.patch(out), True)
@@ -219,24 +220,25 @@ class Leases:
         tenant: str | None,
         address: str,
         holder: Holder,
-        write: Callable[[Workspace], tuple[int, tuple[str, ...]]],
+        write: Callable[[Workspace], GivenBack] | None,
         is_patch: bool,
-    ) -> ExportData:
+    ) -> Exported:
         seen = self.show(tenant, address)
         with self._steps.locks.hold(key_of(seen)):
             record = self._ready(seen.id)
             check_reader(record, holder)
             workspace = self.workspace(record)
             kinds = Counter(change.kind for change in workspace.changes())
-            size, skipped = write(workspace)
-        return ExportData(
+            given = write(workspace) if write else GivenBack(0, 0, ())
+        data = ExportData(
             kind="export",
             added=kinds["added"],
             modified=kinds["modified"] + kinds["type_changed"],
             deleted=kinds["deleted"],
-            skipped=len(skipped),
-            patch_bytes=size if is_patch else None,
+            skipped=given.skipped,
+            patch_bytes=given.size if is_patch else None,
         )
+        return data, given.left_out
 
     @contextmanager
     def _origin(self, request: LeaseRequest) -> Iterator[LeaseRecord | None]:

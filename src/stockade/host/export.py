@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from stockade.host.changes import DELETED, Difference, Node
-from stockade.host.gitpatch import is_git_internal, stays_inside
+from stockade.host.gitpatch import GIT_REASON, git_directory, stays_inside
 from stockade.host.leftout import LeftOut
 from stockade.host.openat2 import open_below
 
@@ -51,10 +51,11 @@ class Export:
         """Carry the differences out; gives how many files and links were changed."""
         done = 0
         for item in differences:
-            if is_git_internal(item.path):
+            git = git_directory(item.path)
+            if git is not None:
                 # A directory alone is nothing lost; a denied .git/hooks is made for every sandbox.
                 if not item.directory:
-                    self._left_out.add(item.path, "in a .git directory")
+                    self._left_out.add(git, GIT_REASON)
                 continue
             try:
                 done += self._one(item) and not item.directory

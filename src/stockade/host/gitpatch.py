@@ -28,6 +28,7 @@ from stockade.host.linediff import Block, blocks
 
 FILE_BYTES: Final = 16 * 1024 * 1024
 TEXT_BYTES: Final = 1024 * 1024
+GIT_REASON: Final = "git's own directory"
 _CONTEXT: Final = 3
 _BINARY_PREFIX: Final = 8000
 _LITERAL_LINE: Final = 52
@@ -48,9 +49,13 @@ class _TooLarge(Exception):
     pass
 
 
-def is_git_internal(path: bytes) -> bool:
-    """Whether a part of the path is git's own directory."""
-    return any(_GIT_NAME.fullmatch(part) for part in re.split(rb"[/\\]", path))
+def git_directory(path: bytes) -> bytes | None:
+    """The first part of the path that is git's own directory, as a path; None without one."""
+    for end in re.finditer(rb"[/\\]|\Z", path):
+        name = re.split(rb"[/\\]", path[: end.start()])[-1]
+        if _GIT_NAME.fullmatch(name):
+            return path[: end.start()]
+    return None
 
 
 def stays_inside(path: bytes, target: bytes) -> bool:
@@ -72,8 +77,9 @@ def write_patch(differences: Iterable[Difference], out: BinaryIO, left_out: Left
     for item in differences:
         if item.directory:
             continue
-        if is_git_internal(item.path):
-            left_out.add(item.path, "in a .git directory")
+        git = git_directory(item.path)
+        if git is not None:
+            left_out.add(git, GIT_REASON)
             continue
         try:
             before, after = _side(item.before), _side(item.after)

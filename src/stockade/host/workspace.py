@@ -14,7 +14,7 @@ from stockade.host.gitpatch import write_patch
 from stockade.host.leftout import LeftOut
 from stockade.host.mounts import MountHolder
 from stockade.terms.fault import Code, failure
-from stockade.terms.ports import Change, Files, LeaseTree
+from stockade.terms.ports import Change, Files, GivenBack, LeaseTree
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -36,15 +36,15 @@ class LocalWorkspace:
                 if not item.directory:
                     yield Change(item.path, item.kind)
 
-    def patch(self, out: BinaryIO) -> tuple[int, tuple[str, ...]]:
+    def patch(self, out: BinaryIO) -> GivenBack:
         """See `stockade.host.gitpatch`. Raises Failure(workspace_unavailable)."""
         left_out = LeftOut()
         with self._reading(left_out) as differences:
-            return write_patch(differences, out, left_out), left_out.lines()
+            size = write_patch(differences, out, left_out)
+        return GivenBack(size, left_out.count, left_out.lines())
 
-    def export(self, target: str) -> tuple[int, tuple[str, ...]]:
-        """See `stockade.host.export`; gives the number of files and links that were changed, and
-        what was left out. Raises Failure: source_unusable, workspace_unavailable."""
+    def export(self, target: str) -> GivenBack:
+        """See `stockade.host.export`. Raises Failure: source_unusable, workspace_unavailable."""
         left_out = LeftOut()
         try:
             target_fd = os.open(target, _DIRECTORY)
@@ -53,7 +53,8 @@ class LocalWorkspace:
             raise failure(Code.SOURCE_UNUSABLE, f"the target can't be opened: {reason}") from error
         try:
             with self._reading(left_out) as differences:
-                return Export(target_fd, left_out).apply(differences), left_out.lines()
+                size = Export(target_fd, left_out).apply(differences)
+            return GivenBack(size, left_out.count, left_out.lines())
         finally:
             os.close(target_fd)
 

@@ -262,6 +262,16 @@ class Files(Protocol):
         """Create or replace a whole file atomically; parents are made. Gives the new version."""
 
 
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """`size` is that of a patch in bytes, of an export in files and links. `skipped` could not be
+    given back; `left_out` names them with the reason, a bounded number of lines."""
+
+    size: int
+    skipped: int
+    left_out: tuple[str, ...]
+
+
 class Workspace(Protocol):
     """The attached workspace of one lease."""
 
@@ -272,10 +282,10 @@ class Workspace(Protocol):
     def changes(self) -> Iterator[Change]:
         """One by one, because there may be as many as the lease has inodes. To be exhausted."""
 
-    def patch(self, out: BinaryIO) -> tuple[int, tuple[str, ...]]:
-        """Write a git-applicable patch of the changes; gives bytes and what had to be left out."""
+    def patch(self, out: BinaryIO) -> GivenBack:
+        """Write a git-applicable patch of the changes."""
 
-    def export(self, target: str) -> tuple[int, tuple[str, ...]]:
+    def export(self, target: str) -> GivenBack:
         """Apply the changes to host directory `target`, with the source's owner."""
 
 

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from stockade.host.forking import may_be_read
 from stockade.terms.fault import Code, failure
-from stockade.terms.ports import Change, Files, LeaseTree, SourceReport, WorkspaceSpec
+from stockade.terms.ports import Change, Files, GivenBack, LeaseTree, SourceReport, WorkspaceSpec
 from stockade.testing.faults import Point, unarmed
 
 
@@ -52,7 +52,7 @@ class FakeWorkspace:
                 continue
             yield Change(os.fsencode(name), kind)
 
-    def patch(self, out: BinaryIO) -> tuple[int, tuple[str, ...]]:
+    def patch(self, out: BinaryIO) -> GivenBack:
         size, skipped = 0, []
         for change in self.changes():
             name = os.fsdecode(change.path)
@@ -64,9 +64,9 @@ class FakeWorkspace:
             after = "/dev/null" if new is None else f"b/{name}"
             lines = difflib.unified_diff(old or [], new or [], before, after)
             size += out.write(f"diff --git a/{name} b/{name}\n{''.join(lines)}".encode())
-        return size, tuple(skipped)
+        return GivenBack(size, len(skipped), tuple(skipped))
 
-    def export(self, target: str) -> tuple[int, tuple[str, ...]]:
+    def export(self, target: str) -> GivenBack:
         size = 0
         for change in self.changes():
             name = os.fsdecode(change.path)
@@ -78,7 +78,7 @@ class FakeWorkspace:
                 os.makedirs(os.path.dirname(place), exist_ok=True)
                 shutil.copy2(source, place, follow_symlinks=False)
                 size += os.lstat(place).st_size
-        return size, ()
+        return GivenBack(size, 0, ())
 
     @property
     def _top(self) -> str:

@@ -206,11 +206,12 @@ def test_export_gives_the_work_back(house: House, source: Path, tmp_path: Path) 
     data = house.leases.changes(TENANT, ADDRESS)
     assert (data.added, data.modified, data.deleted, data.patch_bytes) == (1, 1, 1, None)
     out = io.BytesIO()
-    data = house.leases.export_patch(TENANT, ADDRESS, out)
+    data, left_out = house.leases.export_patch(TENANT, ADDRESS, out)
     assert (data.added, data.modified, data.deleted) == (1, 1, 1)
     assert data.patch_bytes == len(out.getvalue()) > 0
-    data = house.leases.export_to(TENANT, ADDRESS, str(source))
-    assert data.patch_bytes is None
+    assert (data.skipped, left_out) == (0, ())
+    data, left_out = house.leases.export_to(TENANT, ADDRESS, str(source))
+    assert (data.patch_bytes, data.skipped, left_out) == (None, 0, ())
     assert (source / "a.txt").read_text() == "1\n"
     assert (source / "new").read_text() == "n\n"
     assert not (source / "b.txt").exists()

@@ -212,3 +212,10 @@ def test_what_is_left_out_is_counted_beyond_what_is_named() -> None:
     assert len(lines) == 1001
     assert lines[0] == r"\x0a0: no"
     assert lines[-1] == "and 500 more"
+
+
+def test_what_is_left_out_below_one_directory_is_one_line() -> None:
+    left_out = LeftOut()
+    for name in (b".git", b"big", b".git", b".git"):
+        left_out.add(name, "no")
+    assert (left_out.count, left_out.lines()) == (4, (".git: no (3 entries)", "big: no"))

@@ -120,7 +120,7 @@ def test_nothing_of_a_git_directory_is_brought_to_the_host(
     (upper / "code").write_bytes(b"good")
     done, left_out = export(places)
     assert done == 1
-    assert left_out == (".git/hooks/pre-commit: in a .git directory",)
+    assert left_out == (".git: git's own directory",)
     assert os.listdir(target) == ["code"]
 
 

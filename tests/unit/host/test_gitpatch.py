@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stockade.host.changes import Differences
-from stockade.host.gitpatch import FILE_BYTES, TEXT_BYTES, is_git_internal, quoted, write_patch
+from stockade.host.gitpatch import FILE_BYTES, TEXT_BYTES, git_directory, quoted, write_patch
 from stockade.host.leftout import LeftOut
 
 Tree = dict[bytes, tuple[str, bytes]]  # path to (kind: file, exec, link) and content
@@ -176,10 +176,10 @@ def test_what_git_would_refuse_or_run_is_left_out_and_named(tmp_path: Path) -> N
     build(tmp_path / "new", {name: ("file", b"x\n") for name in names if name != b".git"})
     patch, left_out = patch_of(tmp_path / "old", tmp_path / "new")
     assert left_out == (
-        ".GIT/x: in a .git directory",
-        ".git/hooks/pre-commit: in a .git directory",
-        "git~1/x: in a .git directory",
-        "sub/.git/config: in a .git directory",
+        ".GIT: git's own directory",
+        ".git: git's own directory",
+        "git~1: git's own directory",
+        "sub/.git: git's own directory",
     )
     (tmp_path / "applied").mkdir()
     git_apply(tmp_path / "applied", patch)
@@ -204,7 +204,7 @@ def test_links_that_lead_out_are_left_out_and_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [b".gitignore", b".github/x", b"git", b"a.git/x", b"x.git"])
 def test_names_that_only_look_like_git(name: bytes) -> None:
-    assert not is_git_internal(name)
+    assert git_directory(name) is None
 
 
 def test_files_above_the_bound_are_left_out_and_named(tmp_path: Path) -> None:

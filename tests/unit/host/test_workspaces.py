@@ -25,7 +25,7 @@ from stockade.host.mounts import MountHolder
 from stockade.host.workspaces import LocalWorkspaces
 from stockade.terms.fault import Code, Failure
 from stockade.terms.plan import Limits
-from stockade.terms.ports import Files, PathScope, Workspace, WorkspaceSpec
+from stockade.terms.ports import Files, GivenBack, PathScope, Workspace, WorkspaceSpec
 
 MIB: Final = 1 << 20
 UID: Final = 2_000_000
@@ -320,8 +320,7 @@ def test_changes_and_a_patch_that_git_applies(
         ("deleted", b"tool"),
     ]
     out = io.BytesIO()
-    size, left_out = made.patch(out)
-    assert (size, left_out) == (len(out.getvalue()), ())
+    assert made.patch(out) == GivenBack(len(out.getvalue()), 0, ())
     copy = tmp_path / "copy"
     shutil.copytree(source, copy, symlinks=True)
     subprocess.run(["git", "apply", "-"], cwd=copy, input=out.getvalue(), check=True)
@@ -331,7 +330,7 @@ def test_changes_and_a_patch_that_git_applies(
     exported = tmp_path / "exported"
     shutil.copytree(source, exported, symlinks=True)
     os.chown(exported, 1234, 1234)
-    assert made.export(str(exported)) == (4, ())
+    assert made.export(str(exported)) == GivenBack(4, 0, ())
     assert subprocess.run(["diff", "-r", copy, exported]).returncode == 0
     assert os.stat(exported / "src/new name.py").st_uid == os.stat(exported / "src").st_uid
 

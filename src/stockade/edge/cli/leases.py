@@ -12,6 +12,7 @@ from stockade.edge.bodies import check
 from stockade.edge.cli.exits import call_exit
 from stockade.edge.cli.options import capability_option, json_option, socket_option
 from stockade.edge.cli.output import emit, explain, say, table
+from stockade.edge.cli.patches import PatchHeading
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
 from stockade.edge.client.sdk import Stockade
@@ -196,7 +197,14 @@ def export(
     if to is not None:
         return _operate(lease_ref, capability, as_json, socket, lambda held: held.export_to(to))
     with Stockade.connect(socket) as stockade, click.open_file(patch or "-", "wb") as file:
-        stockade.attach(lease_ref, capability).pour_patch(lambda data: _put(file, data))
+        heading = PatchHeading()
+
+        def put(data: bytes) -> None:
+            heading.feed(data)
+            _put(file, data)
+
+        stockade.attach(lease_ref, capability).pour_patch(put)
+    heading.tell()
     return 0
 
 
@@ -222,8 +230,8 @@ def _tell(result: Result, as_json: bool, good: str) -> int:
         emit(f"{data.lease_id}: {data.state}, expires {data.expires_at}")
     elif data is not None and data.kind == "export":
         emit(f"{data.added} added, {data.modified} modified, {data.deleted} deleted")
-        if data.skipped:
-            say(f"{data.skipped} could not be exported")
+        for warning in result.warnings:
+            say(f"{warning.count} {warning.message}")
     else:
         emit(f"{good}: {result.status}")
     return call_exit(result.status)

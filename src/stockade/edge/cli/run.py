@@ -19,6 +19,7 @@ from stockade.edge.cli.exits import RUN_FAULT, run_exit
 from stockade.edge.cli.interrupt import interruptible
 from stockade.edge.cli.options import Composition, capability_option, json_option
 from stockade.edge.cli.output import emit, explain, say
+from stockade.edge.cli.patches import PatchHeading
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result, StockadeError
 from stockade.edge.client.sdk import DEFAULT_SOCKET, SOCKET_VARIABLE, Stockade
@@ -137,13 +138,21 @@ def _bring_back(lease: Lease, result: Result, target: str | None, patch: str | N
         say(
             f"{count} file{'' if count == 1 else 's'} changed "
             f"({data.added} added, {data.modified} modified, {data.deleted} deleted)"
-            + (f"; {data.skipped} could not be brought back" if data.skipped else "")
         )
+    for warning in found.warnings:
+        say(f"{warning.count} {warning.message}")
     if (target is not None or patch is not None) and not own:
         say(f"the changes were not brought back: the program ended as {result.status}")
     elif patch is not None:
+        heading = PatchHeading()
         with open(patch, "wb") as file:
-            lease.pour_patch(lambda data: _write_all(file.fileno(), data))
+
+            def put(data: bytes) -> None:
+                heading.feed(data)
+                _write_all(file.fileno(), data)
+
+            lease.pour_patch(put)
+        heading.tell()
     return 0
 
 
