@@ -305,6 +305,23 @@ def test_a_token_that_is_none(server: Daemon, acme: Lease, token: str) -> None:
     assert call_with(server, acme, token) in {Code.TOKEN_MALFORMED, Code.TOKEN_TOO_LONG}
 
 
+@pytest.mark.parametrize("token", ["é", "a\r\nb", "", "stk1.\x00"])
+@pytest.mark.usefixtures("untouched")
+def test_a_token_that_no_header_can_hold(stockade: Stockade, acme: Lease, token: str) -> None:
+    refused = stockade.attach(acme.id, token).bash(TOUCH)
+    assert error(refused).code is Code.TOKEN_MALFORMED
+
+
+@pytest.mark.parametrize("value", ["\ud83d", "x\udcff", float("nan"), float("-inf"), 2**60])
+@pytest.mark.usefixtures("untouched")
+def test_values_that_no_json_can_hold(acme: Lease, value: str | float) -> None:
+    named = acme.call("bash_execute", {"command": value}, turn=1, call_id="none")
+    assert error(named).code is Code.MALFORMED_JSON
+    assert error(acme.call("file_view", {"path": value})).code is Code.MALFORMED_JSON
+    if isinstance(value, str):
+        assert error(acme.run(["echo", value])).code is Code.MALFORMED_JSON
+
+
 @pytest.mark.usefixtures("untouched")
 def test_a_narrower_token_is_obeyed(server: Daemon, acme: Lease) -> None:
     looking = acme.narrowed(tools=["file_view"], write=[], execute=[])

@@ -253,11 +253,11 @@ def test_a_refused_lease_is_a_tool_error_with_the_whole_result(
     assert (result.status, lease) == (Status.DENIED, None)
 
 
-def test_a_token_with_a_newline_is_refused_here(client: Stockade) -> None:
-    result = client.attach(LEASE, "a\r\nX-Evil: 1")
-    with pytest.raises(StockadeError) as raised:
-        result.show()
-    assert raised.value.error.code is Code.TOKEN_MALFORMED
+def test_a_token_with_a_newline_ends_no_header(client: Stockade, service: FakeService) -> None:
+    client.attach(LEASE, "a\r\nStockade-Client: evil").bash("x")
+    context = service.contexts[-1]
+    assert context.token == r"'a\r\nStockade-Client: evil'"
+    assert context.client is None
 
 
 # Transport.

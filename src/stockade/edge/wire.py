@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import ConfigDict, Field, JsonValue, StringConstraints
 
 from stockade.decide.idempotency import KEY_PATTERN
 from stockade.terms.base import MAX_INTEGER, Model
@@ -37,6 +37,9 @@ class CallRequest(Model):
     """One tool call. `turn` and `call_id` are the caller's own and name it in its trajectory: one
     that is sent again is not run again. `idempotency_key` is what the caller takes the call's key
     to be (docs/design.md); another one is refused."""
+
+    # NaN as itself, which is refused by name, and not as null.
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
     tool: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     arguments: dict[str, JsonValue]

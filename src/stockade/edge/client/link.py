@@ -8,11 +8,13 @@ of the first.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
 from stockade import __version__
 from stockade.edge.client.connection import Message, NotSent, ReplyLost
@@ -47,9 +49,10 @@ class Link:
         origin: Mapping[str, str] | None = None,
     ) -> None:
         self.transport = transport
-        self._token = token
-        # Anything else could end the header's line and begin another.
-        self._sendable = token is None or (token.isascii() and token.isprintable())
+        # Anything else could end the header's line and begin another. No token has a backslash, so
+        # one that is written with them is still none.
+        plain = token is None or (token.isascii() and token.isprintable())
+        self._token = token if plain else ascii(token)
         self._origin = dict(origin or {})
         if not all(value.isascii() and value.isprintable() for value in self._origin.values()):
             # Anything else could end the header's line and begin another.
@@ -61,15 +64,9 @@ class Link:
     def message(
         self, method: str, target: str, body: Model | None = None, silence_s: float | None = GRACE_S
     ) -> Message:
-        content = (
-            b"" if body is None else body.model_dump_json(exclude_none=True, by_alias=True).encode()
-        )
+        content = b"" if body is None else _json(body)
         headers = dict(self._origin)
         if self._token is not None:
-            if not self._sendable:
-                raise StockadeError(
-                    error_of(Fault(Code.TOKEN_MALFORMED, "the token is not printable ASCII"))
-                )
             headers[TOKEN_HEADER] = self._token
         return Message(method, "/v1/" + target, headers, content, silence_s=silence_s)
 
@@ -148,6 +145,15 @@ class Link:
         made = refusal(fault, f"rq_{secrets.token_hex(8)}", __version__, call)
         value = made.model_copy(update={"error": error.error}).model_dump(by_alias=True)
         return Result.model_validate(value)
+
+
+def _json(body: Model) -> bytes:
+    try:
+        return body.model_dump_json(exclude_none=True, by_alias=True).encode()
+    except PydanticSerializationError:
+        # Half of a surrogate pair, as json.loads gives it of what a model wrote. The daemon says
+        # what is wrong with it, in a result.
+        return json.dumps(body.model_dump(exclude_none=True, by_alias=True)).encode()
 
 
 def reply_lost(message: str) -> Error:
