@@ -461,6 +461,16 @@ WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
     ),
     "no token": (("capability", "attenuate"), 2, "--capability"),
     "not a token": (("capability", "inspect", "zz"), 3, "token_malformed"),
+    "a path that no grant can have": (
+        ("capability", "attenuate", "--capability", "TOKEN", "--read", "src", "--write", "src"),
+        2,
+        "invalid_argument: scope.read: a granted path must be absolute",
+    ),
+    "write without read": (
+        ("capability", "attenuate", "--capability", "TOKEN", "--read", "/workspace/src"),
+        2,
+        "invalid_argument: scope.write: /tmp is granted for writing and not for reading",
+    ),
     "unknown grant to mint": (
         ("capability", "mint", "--tenant", "acme", "--trajectory", "t", "--grant", "all"),
         2,
@@ -497,16 +507,17 @@ WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-@pytest.mark.usefixtures("held")
 def test_what_is_wrong_is_one_line(
     server: Daemon,
+    held: Lease,
     name: str,
     capfdbinary: pytest.CaptureFixture[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arguments, status, part = WRONG[name]
     monkeypatch.setenv("STOCKADE_SOCKET", server.socket)
-    assert main(Native(), arguments) == status
+    given = [str(held.token) if argument == "TOKEN" else argument for argument in arguments]
+    assert main(Native(), given) == status
     out, err = capfdbinary.readouterr()
     assert out == b""
     [line] = err.decode().splitlines()

@@ -107,6 +107,22 @@ def test_a_body_that_is_no_request(server: Daemon, name: str, route: str) -> Non
     assert code_of((200, json.loads(raw[5:]))) is code
 
 
+def test_a_body_of_the_wrong_kind_is_told_in_plain_words(server: Daemon, acme: Lease) -> None:
+    for body in ("[]", "null", '"x"', "7"):
+        told = error(result_of(server.ask("POST", "/v1/calls", body)))
+        assert told.message == "the body: not a JSON object"
+    changed = request(acme, arguments=[])
+    told = error(result_of(server.ask("POST", "/v1/calls", changed)))
+    assert told.message == "'arguments': not a JSON object"
+
+
+@pytest.mark.parametrize("target", [".", "rel", ""])
+def test_an_export_goes_to_no_relative_directory(server: Daemon, acme: Lease, target: str) -> None:
+    """It would be one below the daemon's own working directory."""
+    reply = server.ask("POST", f"/v1/leases/{acme.id}/export", json.dumps({"to": target}))
+    assert code_of(reply) is Code.INVALID_ARGUMENT
+
+
 WRONG_CALLS: dict[str, tuple[dict[str, object], Code]] = {
     "unknown field": ({"tenant": "zeta"}, Code.UNKNOWN_FIELD),
     "turn as text": ({"turn": "1"}, Code.INVALID_ARGUMENT),

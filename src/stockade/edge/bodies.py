@@ -52,7 +52,9 @@ def _explain(model: type[Model], error: ValidationError) -> Failure:
             Code.MISSING_FIELD, f"missing field {', '.join(names)}", fields=names, valid=valid
         )
     place, message = _place(found[0])[:256], found[0]["msg"]
-    where = f"{place!a}: " if place else ""
+    if found[0]["type"] in ("model_type", "dict_type"):
+        message = "not a JSON object"
+    where = f"{place!a}: " if place else "the body: "
     return failure(Code.INVALID_ARGUMENT, f"{where}{message}", field=place)
 
 

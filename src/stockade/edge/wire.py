@@ -112,9 +112,9 @@ class LeaseRenew(Model):
 
 
 class LeaseExport(Model):
-    """`to` is a directory of the daemon's host; null only counts what differs."""
+    """`to` is an absolute directory of the daemon's host; null only counts what differs."""
 
-    to: HostPath | None = None
+    to: Annotated[HostPath, StringConstraints(pattern=r"^/")] | None = None
 
 
 class Empty(Model):

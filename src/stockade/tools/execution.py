@@ -27,7 +27,11 @@ MAX_TIMEOUT_MS: Final = 300_000
 
 SIGKILL: Final = 9
 _E2BIG: Final = 7
-_EACCES: Final = 13
+_ABSENT: Final = (2, 20)  # ENOENT, ENOTDIR
+_NOT_STARTED: Final = {
+    8: "is nothing that the kernel can run: no program for this machine, and no #! line",  # ENOEXEC
+    13: "is not executable here (permission denied)",  # EACCES
+}
 # signal(7), the numbers of x86 and arm
 _SIGNALS: Final = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS",
@@ -68,9 +72,9 @@ def shape_execution(
         )
     if outcome.end is End.NOT_FOUND:
         reason = (
-            "is not executable here (permission denied)"
-            if outcome.errno == _EACCES
-            else "is not in this sandbox"
+            "is not in this sandbox"
+            if outcome.errno in (None, *_ABSENT)
+            else _NOT_STARTED.get(outcome.errno, f"can't be started (errno {outcome.errno})")
         )
         return Shaped(fault=Fault(missing, f"{program} {reason}; nothing ran"))
     return Shaped(

@@ -92,8 +92,12 @@ def _failure(model: type[Model], errors: list[ErrorDetails], what: str) -> Failu
     code = {TOO_LARGE: Code.ARGUMENT_TOO_LARGE, NO_CHANGE: Code.NO_CHANGE}.get(
         first["type"], Code.INVALID_ARGUMENT
     )
-    message = f"{field} {_reason(first, model)}" if field else _reason(first, model)
-    return failure(code, message, field=field)
+    reason = _reason(first, model)
+    if not field:
+        return failure(code, reason)  # about several fields at once
+    # A ValueError's text is a sentence of its own.
+    between = ": " if first["type"] == "value_error" else " "
+    return failure(code, f"{field}{between}{reason}", field=field)
 
 
 def _reason(error: ErrorDetails, model: type[Model]) -> str:

@@ -129,6 +129,27 @@ def test_a_bad_value_is_an_invalid_argument_that_names_its_field(
     assert field in fault.message
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"path": ""}, "path: the path is empty"),
+        (
+            {"path": "a\\b"},
+            r"path: a backslash in a path must be written \x5c, another byte as \xNN",
+        ),
+        ({"path": "a", "limit": 0}, "limit must be from 1 to 500, not 0"),
+    ],
+)
+def test_a_reason_is_a_sentence(arguments: dict[str, Any], message: str) -> None:
+    assert refused(VIEW, arguments).message == message
+
+
+def test_a_reason_about_several_fields_names_none() -> None:
+    fault = refused(EDIT, {"path": "a", "old_str": "x", "new_str": "x"})
+    assert (fault.code, fault.details) == (Code.NO_CHANGE, {})
+    assert fault.message.startswith("old_str and new_str are equal")
+
+
 def test_b22_a_command_above_its_bound_is_too_large_with_a_way_out() -> None:
     catalog.parse_arguments(BASH, {"command": "é" * 8192})
     fault = refused(BASH, {"command": "x" * 8193})

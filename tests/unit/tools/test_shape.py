@@ -102,7 +102,13 @@ def test_a_program_that_can_not_be_started() -> None:
         assert shaped.fault is not None
         assert shaped.fault.code is code
         assert ("permission denied" in shaped.fault.message) is (errno == 13)
+        assert ("is not in this sandbox" in shaped.fault.message) is (errno == 2)
         assert shaped.stdout is None
+    for errno, reason in ((8, "kernel can run"), (26, "errno 26")):  # ENOEXEC, ETXTBSY
+        shaped = RUN.shape(arguments, ended(End.NOT_FOUND, errno=errno))
+        assert shaped.fault is not None
+        assert reason in shaped.fault.message
+        assert "is not in" not in shaped.fault.message
     shaped = RUN.shape(arguments, ended(End.NOT_FOUND, errno=7))
     assert shaped.fault is not None
     assert shaped.fault.code is Code.ARGUMENT_TOO_LARGE

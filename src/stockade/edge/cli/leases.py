@@ -139,7 +139,13 @@ def show(lease_ref: str, capability: str | None, as_json: bool, socket: str | No
     if as_json:
         emit(view.model_dump_json())
     else:
-        table(("FIELD", "VALUE"), [(name, str(value)) for name, value in view.model_dump().items()])
+        table(
+            ("FIELD", "VALUE"),
+            [
+                (name, "-" if value is None else str(value))
+                for name, value in view.model_dump().items()
+            ],
+        )
     return 0
 
 

@@ -48,8 +48,8 @@ def attenuate(
     `limits` are numbers of `per_call`, `per_lease` and `total` by their names (`{"pids": 64,
     "calls": 100}`). `connect`, `checks` and `approve` also take the short forms of the command
     line. `ttl_s` ends the new token so many seconds from now. Raises Failure(wider_block) naming
-    the component, Failure(invalid_argument) for a short form or a name that isn't one, and the
-    token codes.
+    the component, Failure(invalid_argument) for a short form or a name that isn't one and for what
+    no block can say, and the token codes.
     """
     parent = inspect(token).blocks[-1]
     objects: dict[str, object] = {
@@ -65,18 +65,25 @@ def attenuate(
         _known("checks", check.tool, check.argument)
     for rule in more_rules:
         _known("approve", rule.tool, rule.argument)
-    child = narrow(
-        parent,
-        scope=parent.scope.model_copy(update=scope),
-        deny=(*parent.deny, *deny),
-        tools=None if tools is None else tuple(tools),
-        system=parent.system.model_copy(update={} if profile is None else {"profile": profile}),
-        depth=depth,
-        checks=(*parent.checks, *more_checks),
-        approve=(*parent.approve, *more_rules),
-        not_after_s=None if ttl_s is None else int(time.time()) + ttl_s,
-    )
-    return append_block(token, _limited(child, limits or {}))
+    try:
+        child = narrow(
+            parent,
+            scope=parent.scope.model_copy(update=scope),
+            deny=(*parent.deny, *deny),
+            tools=None if tools is None else tuple(tools),
+            system=parent.system.model_copy(update={} if profile is None else {"profile": profile}),
+            depth=depth,
+            checks=(*parent.checks, *more_checks),
+            approve=(*parent.approve, *more_rules),
+            not_after_s=None if ttl_s is None else int(time.time()) + ttl_s,
+        )
+        return append_block(token, _limited(child, limits or {}))
+    except Failure as error:
+        if error.fault.code is not Code.TOKEN_MALFORMED:
+            raise
+        # The token was read above: what is malformed is the new block, which came from here.
+        component = str((error.fault.details or {}).get("component", ""))
+        raise _invalid(component, error.fault.message.removeprefix(f"{component}: ")) from None
 
 
 def _limited(block: Block, limits: Mapping[str, int]) -> Block:
