@@ -157,7 +157,9 @@ def _shape(arguments: GrepArguments, outcome: ExecOutcome) -> Shaped:
         case End.SIGNALED if outcome.value == SIGKILL and outcome.oom_kills > 0:
             fault = Fault(
                 Code.MEMORY_EXCEEDED,
-                "the search needed more memory than the lease has",
+                "the search needed more memory than a search may have (256 MiB, or the lease's where "
+                "that is less), as for a line of such a size; leave such a file out with a glob "
+                "(!name), or search a narrower path",
                 rule="per_lease.memory_bytes",
             )
         case End.SIGNALED:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stockade.decide.compile import _SEARCH
 from stockade.terms.call import Capture
 from stockade.terms.fault import Code, Status
 from stockade.terms.outcome import End
@@ -145,3 +146,5 @@ def test_a_search_that_broke_is_never_no_match(
     shaped = GREP.shape(ARGUMENTS, ended(end, value, oom_kills=oom))
     assert shaped.fault is not None
     assert shaped.fault.code is code
+    if code is Code.MEMORY_EXCEEDED:
+        assert f"{_SEARCH.memory_bytes >> 20} MiB" in shaped.fault.message
