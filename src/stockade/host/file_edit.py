@@ -174,6 +174,8 @@ def _no_match(path: bytes, content: bytes, old: bytes) -> Failure:
         return failure(Code.NO_MATCH, f"old_str does not occur in {shown}", count=0)
     words = {
         "line_endings": f"the text at line {near.line} differs only in line endings",
+        "undecodable": f"the text at line {near.line} has bytes that are not UTF-8 where results "
+        "show U+FFFD, and no old_str matches those; choose one without them",
         "invisible": f"the text at line {near.line} has characters that results show as "
         "<U+NNNN>; old_str needs the characters themselves",
         "whitespace": f"the text at line {near.line} differs only in whitespace",

@@ -34,8 +34,9 @@ _NAME: Final = re.compile(rb"<U\+[0-9A-F]{4,6}>")
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """`kind` is line_endings, invisible, whitespace, case or similar_line; `line` 1-based in the file;
-    `text` that line as it is there, at most 200 characters, undecodable bytes as \\xNN."""
+    """`kind` is line_endings, undecodable, invisible, whitespace, case or similar_line; `line` is
+    1-based in the file; `text` that line as it is there, at most 200 characters, undecodable bytes
+    as \\xNN."""
 
     kind: str
     line: int
@@ -93,7 +94,8 @@ def near_miss(content: bytes, old: bytes) -> Near | None:
     if near or len(content) > NEAR_BYTES:
         return near
     return (
-        _modulo(content, old, "invisible", _seen)
+        _modulo(content, old, "undecodable", _decoded)
+        or _modulo(content, old, "invisible", _seen)
         or _modulo(content, old, "whitespace", _collapse)
         or _modulo(content, old, "case", lambda text: _collapse(text).lower())
         or _similar(content, old)
@@ -112,12 +114,15 @@ def _modulo(content: bytes, old: bytes, kind: str, fold: Callable[[bytes], bytes
     return _at(content, kind, folded.count(b"\n", 0, position) + 1)
 
 
+def _decoded(text: bytes) -> bytes:
+    """With U+FFFD for what is no UTF-8, as a viewer shows it."""
+    return text.decode("utf-8", "replace").encode()
+
+
 def _seen(text: bytes) -> bytes:
     """What is left of a text without characters that nobody sees, and without their names, which
     stand for them in a result."""
-    shown = text.decode("utf-8", "surrogateescape")
-    # A byte that is no UTF-8 is half a surrogate pair here, and would be shown as well.
-    return _NAME.sub(b"", show_invisible(shown)[0].encode("utf-8", "surrogateescape"))
+    return _NAME.sub(b"", show_invisible(text.decode("utf-8", "replace"))[0].encode())
 
 
 def _collapse(text: bytes) -> bytes:
