@@ -161,6 +161,9 @@ def test_the_life_of_a_lease(stk: Cli, here: Here, tmp_path: Path) -> None:
     assert here("lease", "export", "acme/life/1", "--patch", str(tmp_path / "p")).status == 0
     assert (tmp_path / "p").read_text() == patch.out
     (copy / "b.txt").write_text("two\n")
+    refused = here("lease", "export", "acme/no-such", "--patch", str(tmp_path / "p"))
+    assert refused.status == 3
+    assert (tmp_path / "p").read_text() == patch.out  # as it was
     exported = here("lease", "export", "acme/life/1", "--to", str(copy))
     assert exported.status == 0
     assert (exported.out, exported.err) == ("1 added, 1 modified, 1 deleted\n", "")
@@ -172,6 +175,8 @@ def test_the_life_of_a_lease(stk: Cli, here: Here, tmp_path: Path) -> None:
     assert here("lease", "reset", "acme/life/1").status == 0
     clean = here("call", "bash_execute", COMMAND % "ls", "--lease", "acme/life/1")
     assert text(clean.result) == "a.txt\nb.txt\n"
+    assert here("lease", "export", "acme/life/1", "--patch", str(tmp_path / "p")).status == 0
+    assert (tmp_path / "p").read_text() == ""
     released = here("lease", "release", granted.lease_id)
     assert released.status == 0
     assert "released" in released.out

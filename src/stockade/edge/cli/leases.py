@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import IO, Final
+from typing import Final
 
 import click
 
@@ -12,7 +12,7 @@ from stockade.edge.bodies import check
 from stockade.edge.cli.exits import call_exit
 from stockade.edge.cli.options import capability_option, json_option, socket_option
 from stockade.edge.cli.output import emit, explain, say, table
-from stockade.edge.cli.patches import PatchHeading
+from stockade.edge.cli.patches import PatchFile
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
 from stockade.edge.client.sdk import Stockade
@@ -202,15 +202,8 @@ def export(
         raise click.UsageError("give exactly one of --to and --patch.")
     if to is not None:
         return _operate(lease_ref, capability, as_json, socket, lambda held: held.export_to(to))
-    with Stockade.connect(socket) as stockade, click.open_file(patch or "-", "wb") as file:
-        heading = PatchHeading()
-
-        def put(data: bytes) -> None:
-            heading.feed(data)
-            _put(file, data)
-
-        stockade.attach(lease_ref, capability).pour_patch(put)
-    heading.tell()
+    with Stockade.connect(socket) as stockade, PatchFile(patch or "-") as file:
+        stockade.attach(lease_ref, capability).pour_patch(file.put)
     return 0
 
 
@@ -270,7 +263,3 @@ def _variables(given: tuple[str, ...]) -> dict[str, str]:
             raise click.UsageError(f"--env {entry!r} is not K=V.")
         found[name] = value
     return found
-
-
-def _put(file: IO[bytes], data: bytes) -> None:
-    file.write(data)

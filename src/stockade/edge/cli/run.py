@@ -19,7 +19,7 @@ from stockade.edge.cli.exits import RUN_FAULT, run_exit
 from stockade.edge.cli.interrupt import interruptible
 from stockade.edge.cli.options import Composition, capability_option, json_option
 from stockade.edge.cli.output import emit, explain, say
-from stockade.edge.cli.patches import PatchHeading
+from stockade.edge.cli.patches import PatchFile
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result, StockadeError
 from stockade.edge.client.sdk import DEFAULT_SOCKET, SOCKET_VARIABLE, Stockade
@@ -144,15 +144,8 @@ def _bring_back(lease: Lease, result: Result, target: str | None, patch: str | N
     if (target is not None or patch is not None) and not own:
         say(f"the changes were not brought back: the program ended as {result.status}")
     elif patch is not None:
-        heading = PatchHeading()
-        with open(patch, "wb") as file:
-
-            def put(data: bytes) -> None:
-                heading.feed(data)
-                _write_all(file.fileno(), data)
-
-            lease.pour_patch(put)
-        heading.tell()
+        with PatchFile(os.path.abspath(patch)) as file:
+            lease.pour_patch(file.put)
     return 0
 
 
