@@ -88,7 +88,8 @@ class GrepArguments(Model):
             min_length=1,
             max_length=256,
             description="Only files that match: *.py, src/**, *.{js,ts}; !*.min.js leaves files "
-            "out. With a slash it is relative to /workspace.",
+            "out. With a slash it is relative to /workspace (or /tmp, where path is there), or a "
+            "whole path.",
         ),
     ] = None
 
@@ -109,7 +110,7 @@ def _operation(arguments: GrepArguments, limits: CallLimits) -> ExecOperation:
     if arguments.glob is None:
         options.append(b"--debug")
     else:
-        options.append(b"--glob=" + arguments.glob.encode())
+        options.append(b"--glob=" + _anchored(arguments.glob.encode(), tree))
     # One token, so that a pattern that begins with a hyphen is no option.
     options.append(b"--regexp=" + arguments.pattern.encode())
     return ExecOperation(
@@ -122,6 +123,17 @@ def _operation(arguments: GrepArguments, limits: CallLimits) -> ExecOperation:
         capture=Capture(MATCHES_HEAD_BYTES, MESSAGES_HEAD_BYTES, 0),
         searches=to_text(path),
     )
+
+
+def _anchored(glob: bytes, tree: bytes) -> bytes:
+    """A glob as ripgrep, which runs in `tree`, understands it: to it a slash at the front means the
+    directory it runs in, so a whole path would match nothing, and "./" never matches."""
+    out = b"!" if glob.startswith(b"!") else b""
+    rest = glob.removeprefix(b"!")
+    for front in (tree + b"/", b"./"):
+        if rest.startswith(front):
+            return out + b"/" + rest.removeprefix(front)
+    return glob
 
 
 def _needs_multiline(pattern: str) -> bool:
