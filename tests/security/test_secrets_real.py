@@ -307,3 +307,18 @@ def test_credentials_of_known_forms_are_hidden_everywhere(stockade: Stockade) ->
         assert printed(result).count("[redacted:github_token]") == 3
         assert made.token is not None
         assert "[redacted:stockade_token]" in printed(made.bash(f"echo {made.token}").check())
+
+
+def test_the_name_of_what_an_export_leaves_out_is_hidden(
+    stockade: Stockade, tmp_path: Path
+) -> None:
+    with stockade.lease(tenant="acme", trajectory="export") as made:
+        value = "another-s3cr3t-0123456789"
+        made.add_secret("OTHER", value)
+        made.bash("mkfifo $OTHER; mkfifo $'\\u202eok'").check()
+        result = made.export_to(tmp_path).check()
+        [warning] = result.warnings
+        assert (warning.code, warning.count) == (Warn.SKIPPED, 2)
+        assert "[redacted:OTHER]: not a file" in warning.message
+        assert "<U+202E>ok" in warning.message
+        assert value not in result.to_json().decode()

@@ -234,7 +234,9 @@ class FlowService:
             data, left_out = leases.export_to(tenant, lease, request.to, holder)
         else:
             data, left_out = leases.changes(tenant, lease, holder), ()
-        return self._result(context, record, started, data, skipped(data, left_out))
+        # Names are the sandbox's: a secret may be one.
+        hidden = [self._parts.secrets.hide_all(line) for line in left_out]
+        return self._result(context, record, started, data, skipped(data, hidden))
 
     def patch(self, context: Context, lease: str, write: Write) -> None:
         holder = self._holder(context)

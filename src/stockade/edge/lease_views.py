@@ -9,6 +9,7 @@ from stockade.edge.wire import NOT_IN_PATCH, LeaseView
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.result import ExportData, LeaseData, Warn, Warning
 from stockade.tools.shape import timestamp
+from stockade.tools.terminal import visible
 
 MAX_NAMED: Final = 5
 MAX_SHOWN_CHARS: Final = 200
@@ -25,7 +26,7 @@ def skipped(data: ExportData, left_out: Sequence[str]) -> list[Warning]:
         return []
     named = [
         line if len(line) <= MAX_SHOWN_CHARS else "…" + line[-MAX_SHOWN_CHARS:]
-        for line in left_out[:MAX_NAMED]
+        for line in map(visible, left_out[:MAX_NAMED])
     ]
     more = "; …" if len(left_out) > MAX_NAMED else ""
     return [
