@@ -217,6 +217,21 @@ def test_native_code_starts_below_the_execute_prefixes_only(lease: Lease, profil
     assert output(some, f"cp /bin/true {OPEN}/t; {OPEN}/t; echo $?") == "0\n"
 
 
+@pytest.mark.parametrize("profile", list(Profile))
+@pytest.mark.parametrize("path", ["/bin", "/bin/deep", "/opt/absent"])
+def test_an_execute_prefix_that_the_image_can_not_give_is_refused_by_its_name(
+    lease: Lease, path: str, profile: Profile
+) -> None:
+    refused = error(lease.narrowed(execute=["/usr", path], profile=profile).bash("true"))
+    assert (refused.code, refused.rule) == ("unenforceable", "scope.execute")
+    assert path in refused.message
+
+
+@pytest.mark.parametrize("path", ["/opt", "/etc/ssl/certs", "/etc/passwd", "/proc"])
+def test_an_execute_prefix_outside_of_usr_is_a_mount_of_its_own(lease: Lease, path: str) -> None:
+    lease.narrowed(execute=["/usr", path]).bash("true").check()
+
+
 def test_hooks_of_a_real_repository_are_held_for_every_child(
     stockade: Stockade, tmp_path: Path
 ) -> None:

@@ -35,6 +35,19 @@ def test_building_again_replaces_it(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["host"]
 
 
+@pytest.mark.parametrize("path", ["/", "/usr", "/usr/bin", "/opt", "/etc/passwd", "/etc/ssl/certs"])
+def test_what_is_there_can_be_a_mount_of_its_own(tmp_path: Path, path: str) -> None:
+    assert image.build(recipe(), tmp_path).why_not(path) is None
+
+
+def test_a_link_and_what_is_absent_can_not(tmp_path: Path) -> None:
+    made = image.build(recipe(), tmp_path)
+    assert made.why_not("/bin") == made.why_not("/bin/sh") == "a symlink"
+    # Nothing but the mounts is looked up on the host, which has a boot directory.
+    for path in ("/opt/absent", "/usrx", "/boot"):
+        assert made.why_not(path) == "No such file or directory"
+
+
 def test_nothing_secret_is_copied() -> None:
     mounts, copies = recipe().mounts, recipe().copies
     paths = {item.path for item in mounts} | {item.path for item in copies}

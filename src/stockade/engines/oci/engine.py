@@ -108,6 +108,12 @@ class OciEngine:
         for wrong, rule, message in problems:
             if wrong:
                 raise failure(Code.UNENFORCEABLE, message, rule=rule)
+        for path in plan.system_execute:
+            # A link is not followed: the grant covers what it says and not where that leads.
+            reason = self._setup.images[plan.image].why_not(path)
+            if reason is not None:
+                message = f"{path} of the image can't be made executable alone: {reason}"
+                raise failure(Code.UNENFORCEABLE, message, rule="scope.execute")
 
     def expect(self) -> None:
         self._ahead.expect()

@@ -8,6 +8,7 @@ that owners read as they do on the host.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, ValidationError
 
+from stockade.host.openat2 import open_below
 from stockade.terms.base import Model
 from stockade.terms.fault import Code, failure
 from stockade.terms.ids import Name
+from stockade.terms.pathname import to_bytes
 
 ImagePath = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.-]+)+$", max_length=255)]
 
@@ -72,6 +75,23 @@ class SystemImage:
     @property
     def mounts(self) -> tuple[ImageMount, ...]:
         return self.recipe.mounts
+
+    def why_not(self, path: str) -> str | None:
+        """Why `path` can't be a mount of its own in a sandbox of this image: it is not there, or a
+        link is on the way to it, which the launcher never follows. None if it can."""
+        source, below = self.root, path
+        for mount in self.mounts:
+            if path == mount.path or path.startswith(mount.path + "/"):
+                source, below = Path(mount.path), path.removeprefix(mount.path)
+        try:
+            root = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.close(open_below(root, to_bytes(below.lstrip("/") or "."), os.O_PATH))
+            finally:
+                os.close(root)
+        except OSError as error:
+            return "a symlink" if error.errno == errno.ELOOP else error.strerror
+        return None
 
 
 def parse_recipe(data: bytes) -> Recipe:
