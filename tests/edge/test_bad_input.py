@@ -186,6 +186,21 @@ def test_bytes_that_are_not_http_end_the_connection_and_nothing_else(server: Run
     assert server.ask("GET", "/v1/health")[0] == 200
 
 
+@pytest.mark.parametrize("other", ["Stockade-Capability", "stockade-capability"])
+def test_a_call_with_two_capabilities_runs_under_neither(
+    server: Running, service: FakeService, other: str
+) -> None:
+    content = body().encode()
+    head = f"POST /v1/calls HTTP/1.1\r\nContent-Length: {len(content)}\r\n"
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(10)
+        raw.connect(server.path)
+        tokens = f"Stockade-Capability: stk1.narrow\r\n{other}: stk1.wide\r\n\r\n"
+        raw.sendall(head.encode() + tokens.encode() + content)
+        assert raw.recv(65536).startswith(b"HTTP/1.1 400 ")
+    assert service.seen == []
+
+
 # Peers.
 
 

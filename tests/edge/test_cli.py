@@ -559,6 +559,44 @@ def test_mint_asks_the_daemon(stockade_cli: Cli, daemon: Running, service: FakeS
     assert (request.grant, request.ttl_s) == ("agent", 60)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("capability", "mint", "--tenant", "A B", "--trajectory", "t"),
+        ("capability", "mint", "--tenant", "acme", "--trajectory", "t", "--grant", "../agent"),
+        ("capability", "mint", "--tenant", "acme", "--trajectory", "t", "--ttl-s", "9" * 20),
+        ("lease", "renew", "acme/t", "--ttl-s", "9" * 20),
+        ("key", "retire", "k 1"),
+        ("approval", "deny", "ap_1", "--reason", "x" * 257),
+        ("calls", "settle", "c", "--as", "completed", "--reason", ""),
+    ],
+    ids=lambda arguments: " ".join(arguments)[:50],
+)
+def test_what_no_request_can_hold_is_2_and_one_line(
+    stockade_cli: Cli, daemon: Running, service: FakeService, arguments: tuple[str, ...]
+) -> None:
+    said = stockade_cli(*arguments)
+    assert (said.status, said.out, said.err.count("\n")) == (2, "", 1)
+    assert said.err.startswith("stockade: invalid_argument: ")
+    assert service.seen == []
+
+
+def test_an_empty_capability_is_not_none(
+    stockade_cli: Cli, daemon: Running, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOCKADE_CAPABILITY", "")
+    for arguments, status in (
+        (("call", "bash_execute", "{}", "--lease", LEASE), 2),
+        (("run", "--", "true"), 125),
+        (("lease", "create", "--tenant", "a", "--trajectory", "t"), 2),
+        (("capability", "attenuate", "--tool", "file_view"), 2),
+    ):
+        said = stockade_cli(*arguments)
+        assert (said.status, said.out) == (status, "")
+        assert "STOCKADE_CAPABILITY is empty" in said.err
+    assert service.seen == []
+
+
 def test_a_capability_is_narrowed_and_read_offline(stockade_cli: Cli) -> None:
     from stockade.decide.blocks import root_block
     from stockade.decide.tokens import KeyRing, mint, verify
@@ -583,6 +621,15 @@ def test_a_capability_is_narrowed_and_read_offline(stockade_cli: Cli) -> None:
     wider = stockade_cli("capability", "attenuate", "--capability", said.out.strip(), "--pids", "6")
     assert (wider.status, wider.out) == (3, "")
     assert "per_lease.pids" in wider.err
+    for options, named in (
+        (("--read", "/workspace/a"), "scope.write: /tmp is granted for writing"),
+        (("--read", "/workspace/../etc"), "scope.read: "),
+        (("--calls", "9" * 20), "calls: "),
+        (("--depth", "17"), "depth: "),
+    ):
+        wrong = stockade_cli("capability", "attenuate", "--capability", token, *options)
+        assert (wrong.status, wrong.out) == (2, "")
+        assert wrong.err.startswith(f"stockade: invalid_argument: {named}")
     assert stockade_cli("capability", "inspect", "nonsense").status == 3
     assert stockade_cli("capability", "inspect").status == 2
 

@@ -131,7 +131,7 @@ def test_the_life_of_a_lease(stk: Cli, here: Here, tmp_path: Path) -> None:
     granted = LeaseGranted.model_validate_json(made.out)
     assert set(made.json) == {"lease_id", "token", "generation", "expires_at"}
     assert granted.generation == 1
-    again = here(*create, "--source", str(given), "--env", "WHO=me", STOCKADE_CAPABILITY="")
+    again = here(*create, "--source", str(given), "--env", "WHO=me")
     assert again.json["lease_id"] == granted.lease_id
     assert again.json["token"] == granted.token
     other = here(*create, "--source", str(tmp_path))

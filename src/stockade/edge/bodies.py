@@ -51,8 +51,18 @@ def _explain(model: type[Model], error: ValidationError) -> Failure:
         return failure(
             Code.MISSING_FIELD, f"missing field {', '.join(names)}", fields=names, valid=valid
         )
-    place, message = _place(found[0])[:256], found[0]["msg"]
-    if found[0]["type"] in ("model_type", "dict_type"):
+    return _first(found[0])
+
+
+def invalid(error: ValidationError) -> Failure:
+    """Failure(invalid_argument) for the first thing that is wrong with a model that was made of
+    arguments, and not read."""
+    return _first(error.errors(include_url=False, include_context=False, include_input=False)[0])
+
+
+def _first(entry: ErrorDetails) -> Failure:
+    place, message = _place(entry)[:256], entry["msg"]
+    if entry["type"] in ("model_type", "dict_type"):
         message = "not a JSON object"
     where = f"{place!a}: " if place else "the body: "
     return failure(Code.INVALID_ARGUMENT, f"{where}{message}", field=place)

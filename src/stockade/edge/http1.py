@@ -13,6 +13,8 @@ from typing import Final
 
 import httptools
 
+from stockade.edge.exchange import HEADERS
+
 # A token of 16 blocks and a percent-encoded path of 4,096 bytes fit.
 _MAX_HEAD_BYTES: Final = 256 * 1024
 
@@ -24,7 +26,7 @@ class BadMessage(Exception):
 @dataclass(slots=True)
 class Message:
     """A request (`method`, `target`) or a reply (`status`). `headers` have lower-case names; the
-    last of a repeated name counts. `version` and `keep_alive` hold once the head is complete."""
+    last of a repeated name counts; none of ours may be repeated. `version` and `keep_alive` hold once the head is complete."""
 
     method: str = ""
     target: str = ""
@@ -77,7 +79,11 @@ class Collector:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value))
-        self.messages[-1].headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        headers, known = self.messages[-1].headers, name.decode("latin-1").lower()
+        if known in HEADERS and known in headers:
+            # Whoever looks at the first one and whoever looks at the last would see two callers.
+            raise ValueError(f"the header {known} is there twice")
+        headers[known] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         message = self.messages[-1]

@@ -15,6 +15,7 @@ import click
 from pydantic import ValidationError
 
 from stockade import __version__
+from stockade.edge.bodies import invalid
 from stockade.edge.cli.audit import audit
 from stockade.edge.cli.budgets import approval
 from stockade.edge.cli.calls import artifact, call
@@ -100,6 +101,9 @@ def _explained(error: Exception) -> tuple[int, str]:
             return code_exit(error.error.code), explain(error.error)
         case Failure():
             return code_exit(error.fault.code), explain(error_of(error.fault))
+        case ValidationError():
+            # The SDK makes its requests of what was typed; what comes back it has translated.
+            return _explained(invalid(error))
         case ConfigError():
             return USAGE, str(error)
         case ListenError():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import click
 
@@ -12,6 +13,8 @@ from stockade.edge.selftest import SelftestReport
 from stockade.edge.server.config import Config
 
 F = TypeVar("F", bound=Callable[..., object])
+
+_CAPABILITY: Final = "STOCKADE_CAPABILITY"
 
 
 class Composition(Protocol):
@@ -40,7 +43,8 @@ def socket_option(command: F) -> F:
 def capability_option(command: F) -> F:
     return click.option(
         "--capability",
-        envvar="STOCKADE_CAPABILITY",
+        envvar=_CAPABILITY,
+        callback=_not_empty,
         metavar="TOKEN",
         help="The capability to act under.",
         show_envvar=True,
@@ -60,3 +64,12 @@ def lease_option(command: F) -> F:
         help="A lease's id, or TENANT/TRAJECTORY.",
         show_envvar=True,
     )(command)
+
+
+def _not_empty(_ctx: click.Context, _option: click.Parameter, given: str | None) -> str | None:
+    """click takes an empty variable for none at all, and then the daemon's own user acts under the
+    lease's token: `STOCKADE_CAPABILITY=$(stockade capability attenuate …)` that failed would widen
+    what follows instead of narrowing it."""
+    if given is None and os.environ.get(_CAPABILITY) == "":
+        raise click.UsageError(f"{_CAPABILITY} is empty; unset it to act without a capability.")
+    return given

@@ -17,7 +17,7 @@ from stockade.decide.condition_text import parse_check, parse_rule
 from stockade.decide.objects import parse_connect_sugar
 from stockade.decide.tokens import attenuate as append_block
 from stockade.decide.tokens import inspect
-from stockade.terms.base import Model
+from stockade.terms.base import MAX_INTEGER, Model
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.grant import ApprovalRule, Block, Check, Connect, Profile
 from stockade.tools.catalog import TOOLS
@@ -25,6 +25,8 @@ from stockade.tools.catalog import TOOLS
 T = TypeVar("T")
 
 _GROUPS: Final = ("per_call", "per_lease", "total")
+# What is wrong with a block that is made here is wrong with what was asked for, not with a token.
+_BLOCK_FAULTS: Final = (Code.TOKEN_MALFORMED, Code.TOKEN_NOT_CANONICAL)
 
 
 def attenuate(
@@ -79,10 +81,9 @@ def attenuate(
         )
         return append_block(token, _limited(child, limits or {}))
     except Failure as error:
-        if error.fault.code is not Code.TOKEN_MALFORMED:
+        if error.fault.code not in _BLOCK_FAULTS:
             raise
-        # The token was read above: what is malformed is the new block, which came from here.
-        component = str((error.fault.details or {}).get("component", ""))
+        component = str((error.fault.details or {}).get("component") or error.fault.rule or "block")
         raise _invalid(component, error.fault.message.removeprefix(f"{component}: ")) from None
 
 
@@ -92,6 +93,8 @@ def _limited(block: Block, limits: Mapping[str, int]) -> Block:
     for field, value in limits.items():
         if field not in homes:
             raise _invalid("limits", f"there is no limit {field}; limits are {', '.join(homes)}")
+        if not 0 <= value <= MAX_INTEGER:
+            raise _invalid(field, f"a limit is from 0 to {MAX_INTEGER}")
         name = homes[field]
         groups[name] = groups[name].model_copy(update={field: value})
     return block.model_copy(update=groups)
