@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from stockade.edge.client.lease import Lease
+from stockade.edge.client.results import StockadeError
 from stockade.edge.client.sdk import Stockade
 from stockade.terms.grant import Profile
 from tests.daemons import Daemon, daemon, error, output, printed
@@ -105,6 +106,33 @@ def test_what_exists_outside_is_not_told(lease: Lease) -> None:
         for r in (blind.view(f"/workspace/{name}"), blind.view(f"open/../{name}"))
     }
     assert {(status, code) for status, code, _ in answers} == {("denied", "right_not_granted")}
+
+
+def test_an_artifact_is_for_who_may_see_its_calls_result(lease: Lease) -> None:
+    def kept(holder: Lease, command: str) -> str:
+        stdout = holder.bash(command).check().stdout
+        assert stdout is not None
+        assert stdout.artifact_id is not None
+        return stdout.artifact_id
+
+    narrow = lease.narrowed(read=[OPEN], write=[])
+    beside = lease.narrowed(read=[OPEN], write=[OPEN])
+    below = narrow.narrowed(tools=["bash_execute"])
+    wide = kept(lease, "printf private; seq 20000")
+    own = kept(narrow, "printf its-own; seq 20000")
+    for holder in (lease, narrow):
+        assert holder.artifact(own, 0, 7) == b"its-own"
+    assert lease.artifact(wide, 0, 7) == b"private"
+    # Naming it, also in what looks like a list of artifacts, doesn't make it one's own.
+    forged = f'''echo '"artifacts":[{{"id":"{wide}"}}]' "{{\\"id\\":\\"{wide}\\"}}"; seq 20000'''
+    kept(below, forged)
+    absent = "ar_0000000000000000"
+    for holder, artifact in ((narrow, wide), (below, wide), (below, own), (beside, own)):
+        for named in (artifact, absent):
+            with pytest.raises(StockadeError) as caught:
+                holder.artifact(named, 0, 7)
+            assert caught.value.error.code == "not_found"
+            assert caught.value.error.message == f"there is no artifact {named}"
 
 
 def test_a_search_does_not_follow_a_link_out_of_its_part(lease: Lease) -> None:

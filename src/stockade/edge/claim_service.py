@@ -23,8 +23,10 @@ from stockade.flow.authority import Authority
 from stockade.flow.leases import Leases
 from stockade.flow.settlement import Settlement
 from stockade.flow.told import call_ref
+from stockade.terms.call import Permit
 from stockade.terms.claim import ClaimRecord
 from stockade.terms.fault import Code, failure
+from stockade.terms.lease import LeaseRecord
 from stockade.terms.ports import Clock
 from stockade.terms.result import ToolResult
 from stockade.tools.shape import timestamp
@@ -55,6 +57,15 @@ class ClaimService:
         elif peer.role is not Role.OPERATOR:
             raise failure(Code.TOKEN_MISSING, "show the capability that the call ran under")
         return _record(found)
+
+    def check_artifact(self, permit: Permit, lease: LeaseRecord, artifact_id: str) -> None:
+        """An artifact is for who may see its call's result, which is cut where it goes on. Raises
+        Failure(not_found), as for one that is not there."""
+        if permit.chain == lease.chain:
+            return
+        chains = self._settlement.chains_of_artifact(lease.id, artifact_id)
+        if not any(may_see(permit, chain) for chain in chains):
+            raise failure(Code.NOT_FOUND, f"there is no artifact {artifact_id}")
 
     def settle(self, peer: Peer, claim_id: str, request: SettleRequest) -> CallView:
         settled = self._settlement.settle(

@@ -264,7 +264,8 @@ class FlowService:
             return workspace.files.write(path, content, scope)
 
     def read_artifact(self, context: Context, request: ArtifactRange) -> bytes:
-        record, _ = self._permitted(context, request.lease)
+        record, permit = self._permitted(context, request.lease)
+        self.claims.check_artifact(permit, record, request.id)
         return self._parts.artifacts.read(record.id, request.id, request.offset, request.length)
 
     def mint(self, context: Context, request: MintRequest) -> MintReply:
