@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from stockade.decide import policy
+from stockade.decide.grant_file import CeilingFile, GrantFile
 from stockade.decide.policy import MAX_FILE_BYTES, Policy
 from stockade.terms.fault import Code, Failure, failure
+from stockade.tools.catalog import unknown_name
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 
@@ -35,7 +37,7 @@ def load_policy(directory: Path | None = None) -> Policy:
     """
     root = policy_directory() if directory is None else directory
     try:
-        return policy.make_policy(
+        made = policy.make_policy(
             grants=_read(root / "grants", policy.parse_grant),
             ceilings=_read(root / "ceilings", policy.parse_ceiling),
             profiles=_read(root / "profiles", policy.parse_profile),
@@ -44,6 +46,27 @@ def load_policy(directory: Path | None = None) -> Policy:
         )
     except ValueError as error:
         raise _bad(root, str(error)) from error
+    for folder, files in (("grants", made.grants), ("ceilings", made.ceilings)):
+        for file in files.values():
+            wrong = next(_unknown_names(file), None)
+            if wrong is not None:
+                raise _bad(root / folder / f"{file.name}.json", wrong)
+    return made
+
+
+def _unknown_names(file: GrantFile) -> Iterator[str]:
+    """A check, a rule or a price that names no tool would hold for no call, and nobody would see it
+    missing."""
+    grant = file.grant()
+    named: list[tuple[str, str, str | None]] = [("tools", tool, None) for tool in grant.tools]
+    named += [("checks", check.tool, check.argument) for check in grant.checks]
+    named += [("approve", rule.tool, rule.argument) for rule in grant.approve]
+    if isinstance(file, CeilingFile):
+        named += [("prices.call", tool, None) for tool in file.prices.call.value]
+    for place, tool, argument in named:
+        wrong = unknown_name(tool, argument)
+        if wrong is not None:
+            yield f"{place}: {wrong}"
 
 
 def _read(directory: Path, parse: Callable[[bytes], _Item]) -> tuple[_Item, ...]:

@@ -16,7 +16,7 @@ from stockade.tools.shell import BASH_EXECUTE
 from stockade.tools.terminal import visible
 from stockade.tools.view import FILE_VIEW
 
-__all__ = ["TOOLS", "get", "offered", "parse_arguments"]
+__all__ = ["TOOLS", "get", "offered", "parse_arguments", "unknown_name"]
 
 _ALL: Final[tuple[AnyTool, ...]] = (BASH_EXECUTE, FILE_VIEW, FILE_EDIT, GREP_SEARCH, RUN)
 TOOLS: Final[Mapping[str, AnyTool]] = MappingProxyType({tool.name: tool for tool in _ALL})
@@ -33,6 +33,18 @@ def get(name: str) -> AnyTool:
             valid=tuple(TOOLS),
         )
     return tool
+
+
+def unknown_name(tool: str, argument: str | None = None) -> str | None:
+    """What is wrong with names that a grant's conditions have; None if they are those of a tool and
+    of an argument of it. A condition with a misspelled tool is one for no call."""
+    found = TOOLS.get(tool)
+    if found is None:
+        return f"there is no tool {tool}; tools are {', '.join(TOOLS)}"
+    valid = tuple(found.arguments.model_fields)
+    if argument is None or argument in valid:
+        return None
+    return f"{tool} has no argument {argument}; it has {', '.join(valid)}"
 
 
 def offered() -> tuple[AnyTool, ...]:

@@ -3,7 +3,8 @@
 `attenuate` is what `stockade.attenuate`, `Lease.narrowed` and `stockade capability attenuate` do.
 A component that is not given stays as it is. Sets of objects (`read`, `tools`, `connect`, …) are
 replaced; what restricts (`deny`, `checks`, `approve`) is added to. The names of tools and arguments
-in checks are looked up here, because a misspelled one is valid in a token: it refuses every call.
+in checks are looked up here, because a misspelled one is valid in a token: an argument that no call
+has refuses every call, and a tool that is none refuses none.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from stockade.decide.tokens import inspect
 from stockade.terms.base import MAX_INTEGER, Model
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.grant import ApprovalRule, Block, Check, Connect, Profile
-from stockade.tools.catalog import TOOLS
+from stockade.tools.catalog import unknown_name
 
 T = TypeVar("T")
 
@@ -111,12 +112,9 @@ def _parsed(name: str, parse: Callable[[str], T], given: Iterable[T | str]) -> t
 
 
 def _known(name: str, tool: str, argument: str | None) -> None:
-    found = TOOLS.get(tool)
-    if found is None:
-        raise _invalid(name, f"there is no tool {tool}; tools are {', '.join(TOOLS)}")
-    valid = tuple(found.arguments.model_fields)
-    if argument is not None and argument not in valid:
-        raise _invalid(name, f"{tool} has no argument {argument}; it has {', '.join(valid)}")
+    wrong = unknown_name(tool, argument)
+    if wrong is not None:
+        raise _invalid(name, wrong)
 
 
 def _invalid(name: str, reason: str) -> Failure:
