@@ -257,3 +257,27 @@ def test_a_denied_path_that_is_no_directory_can_not_be_satisfied(
             pass
         fault = refused.value.fault
         assert (fault.code, fault.rule) == (Code.UNENFORCEABLE, "deny")
+
+
+def test_deny_holds_where_a_part_of_the_tree_is_executable(oci_world: OciWorld) -> None:
+    grant = grant_for(
+        oci_world,
+        Profile.AGENT,
+        execute=("/usr", "/workspace/p/q/run"),
+        deny=("/workspace/p/q/run/d",),
+    )
+    with leased(oci_world) as tree, entered(oci_world, grant, tree) as made:
+        made.run("mkdir -p other/q/run/d").value  # noqa: B018
+        for act in (
+            "echo x > p/q/run/d/f",
+            "mv p/q/run p/q/away",
+            "mv p/q p/away",
+            "mv p away",
+            f"{EXCHANGE} p other",
+            f"{EXCHANGE} p/q other/q",
+        ):
+            assert made.run(act).value not in (0, 127, None), act
+        # Controls: beside it, and that the part is a tree of its own.
+        assert made.run("mv other/q other/away && mv other/away other/q && mv other o").value == 0
+        for place, status in (("p/q/run", 0), ("p/q", 126), (".", 126)):
+            assert made.run(f"cp /usr/bin/true {place}/t && {place}/t").value == status, place

@@ -30,12 +30,16 @@ PLACE = staging.Place(
 
 
 def plan(
-    kind: Kind = Kind.COMMAND, profile: Profile = Profile.AGENT, **scope: tuple[str, ...]
+    kind: Kind = Kind.COMMAND,
+    profile: Profile = Profile.AGENT,
+    deny: tuple[str, ...] = ("/workspace/.git/hooks",),
+    **scope: tuple[str, ...],
 ) -> SandboxPlan:
     grant: Grant = POLICY.grant("agent")
     grant = grant.model_copy(
         update={
             "scope": grant.scope.model_copy(update=scope),
+            "deny": deny,
             "system": grant.system.model_copy(update={"profile": profile}),
         }
     )
@@ -101,6 +105,20 @@ def test_denied_path_is_read_only_below_pinned_parents() -> None:
     assert not mounts["/workspace/.git/hooks"]
     paths = [m.path for m in staging.tree_mounts(plan())]
     assert paths == sorted(paths)
+
+
+def test_parents_are_pinned_also_around_the_tree_that_holds_the_denied_path() -> None:
+    made = plan(execute=("/usr", "/workspace/a/b/c"), deny=("/workspace/a/b/c/d/e",))
+    mounts = {m.path: (m.writable, m.executable) for m in staging.tree_mounts(made)}
+    assert mounts == {
+        "/tmp": (True, False),
+        "/workspace": (True, False),
+        "/workspace/a": (True, False),
+        "/workspace/a/b": (True, False),
+        "/workspace/a/b/c": (True, True),
+        "/workspace/a/b/c/d": (True, True),
+        "/workspace/a/b/c/d/e": (False, True),
+    }
 
 
 def test_nothing_is_pinned_in_a_tree_that_can_not_be_written() -> None:

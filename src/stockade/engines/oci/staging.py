@@ -6,7 +6,7 @@ are cloned while the launcher is still in the namespace that holds them; then it
 covers what the runtime must not see, and attaches everything below one staging directory.
 
 A denied path below a writable tree is a read-only mount, and every directory between it and the
-root of its tree is a mount point of its own: renaming a parent would otherwise move the denial away
+root of the outermost tree is a mount point of its own: renaming a parent would otherwise move the denial away
 (`mv .git g; mkdir -p .git/hooks` worked without it).
 """
 
@@ -82,10 +82,12 @@ def tree_mounts(plan: SandboxPlan) -> list[TreeMount]:
         owner = _owner(plan.trees, denied)
         if owner is None or not owner.writable:
             continue
-        parent = PurePosixPath(denied).parent
-        while str(parent) != owner.path and _below(str(parent), owner.path):
-            mounts.setdefault(str(parent), owner.model_copy(update={"path": str(parent)}))
-            parent = parent.parent
+        # Up to the outermost tree: one that lies in another (it is executable, say) moves with the
+        # directories of that one.
+        for parent in map(str, PurePosixPath(denied).parents):
+            around = _owner(plan.trees, parent)
+            if around is not None and around.writable:
+                mounts.setdefault(parent, around.model_copy(update={"path": parent}))
         mounts[denied] = TreeMount(path=denied, writable=False, executable=owner.executable)
     return [mounts[path] for path in sorted(mounts)]
 
