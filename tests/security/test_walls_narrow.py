@@ -84,6 +84,17 @@ def test_a_narrower_call_sees_and_changes_its_part_alone(lease: Lease) -> None:
     assert output(lease, "cat open/new secret/f; ls open/f 2>&1 || true").startswith("x\nhidden\n")
 
 
+@pytest.mark.parametrize("granted", [["/tmp"], []], ids=["tmp", "nothing"])
+def test_without_any_of_it_the_workspace_takes_nothing(lease: Lease, granted: list[str]) -> None:
+    """The profile's writable system has a /workspace too, and what goes there is thrown away."""
+    apart = lease.narrowed(read=granted, write=granted)
+    assert output(apart, "ls -A /workspace; pwd") == "/workspace\n"
+    for act in ("touch f", "mkdir -p .git/hooks", "rmdir /workspace", "mv /workspace /w"):
+        assert apart.bash(act).status == "failed", act
+    # Control: the system beside it is written to.
+    assert output(apart, "touch /f && echo done") == "done\n"
+
+
 @pytest.mark.parametrize(
     "path", ["/workspace/open/link", "open/dir/f", "secret/f", "open/../secret/f", "open/dir/new"]
 )

@@ -255,11 +255,12 @@ def _attach_trees(
     out: Script, root: str, trees: Sequence[tuple[TreeMount, int]], private: Set[str]
 ) -> None:
     """Attach the clones. Where only parts of /workspace or /tmp are granted, a read-only directory
-    with nothing but their mount points stands for the whole: everything else is absent. A private
-    /tmp stays as it is, with the mount points in it."""
+    with nothing but their mount points stands for the whole: everything else is absent. Also where
+    nothing of it is granted: /workspace of a writable system takes what is written there, and it
+    would look kept. A private /tmp stays as it is, with the mount points in it."""
     for top in ("/workspace", "/tmp"):
         mine = [item for item in trees if item[0].path == top or _below(item[0].path, top)]
-        partial = bool(mine) and mine[0][0].path != top
+        partial = not mine or mine[0][0].path != top
         if partial and top not in private:
             slot = out.filesystem("tmpfs", "sdx", size=SKELETON_BYTES, mode="0755")
             out.add("attach", slot, root, top[1:])
