@@ -231,7 +231,7 @@ def _rows() -> dict[Code, Entry]:
             s.REJECTED,
             b.CALLER,
             changed,
-            "Check the path; list the directory with bash_execute.",
+            "Check the path or the id; directories are listed with bash_execute.",
         ),
         (
             c.NOT_A_REGULAR_FILE,
@@ -390,7 +390,8 @@ def _rows() -> dict[Code, Entry]:
             s.UNAVAILABLE,
             b.HOST,
             later,
-            "Free disk space on the host, or end what holds the ledger; nothing ran.",
+            "Free disk space on the host, end what holds the ledger, or mend the file that is "
+            "named; nothing ran.",
         ),
         (
             c.DAEMON_UNREACHABLE,
