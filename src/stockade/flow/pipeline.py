@@ -52,7 +52,8 @@ from stockade.terms.result import EngineRef, ToolResult
 from stockade.terms.stage import Stage
 from stockade.tools import catalog, shape
 from stockade.tools.clean import clean_edit, clean_outcome, clean_result
-from stockade.tools.definition import MAX_ARTIFACT_BYTES, CallLimits
+from stockade.tools.definition import MAX_ARTIFACT_BYTES, AnyTool, CallLimits
+from stockade.tools.program import RUN
 from stockade.tools.redact import Findings
 from stockade.tools.settle import Probe
 
@@ -142,7 +143,7 @@ class Pipeline:
         values = progress.arguments = arguments.model_dump(mode="json")
         authorize(permit, tool.name, tool.rights(arguments), values, record)
         request.mark(Stage.COMPILE)
-        operation = tool.operation(arguments, self._limits(record, permit))
+        operation = tool.operation(arguments, self._limits(tool, record, permit))
         if isinstance(operation, ExecOperation):
             progress.plan, progress.digest = self._plans.plan(record, permit, operation.kind)
         call = Prepared(named, tool, arguments, values, record, permit, operation, progress.digest)
@@ -303,11 +304,14 @@ class Pipeline:
         progress.effect_began = progress.bill.runs = True
         self._fault_point("starting")
 
-    def _limits(self, record: LeaseRecord, permit: Permit) -> CallLimits:
+    def _limits(self, tool: AnyTool, record: LeaseRecord, permit: Permit) -> CallLimits:
+        # Only where it is asked for: it comes of a command's plan, and what no command can be held
+        # to (a limit below the least, a denial outside of the trees) is no matter of file tools.
+        programs = tool is RUN
         return CallLimits(
             wall_limit_ms=permit.grant.per_call.wall_ms,
             artifact_bytes=min(permit.grant.per_call.output_bytes, MAX_ARTIFACT_BYTES),
-            search_path=self._plans.search_path(record, permit),
+            search_path=self._plans.search_path(record, permit) if programs else (),
         )
 
     def _refuse(self, request: ToolRequest, progress: Progress, fault: Fault) -> ToolResult:

@@ -229,3 +229,21 @@ def test_file_tools_need_no_sandbox(line: Line) -> None:
     edit: dict[str, JsonValue] = {"path": "f", "old_str": "two", "new_str": "2"}
     assert line.call("file_edit", edit).status is Status.SUCCEEDED
     assert line.house.engine.created == []
+
+
+@pytest.mark.parametrize("without", ["limits", "denial"])
+def test_file_tools_work_where_no_command_can_be_held(line: Line, without: str) -> None:
+    (line.house.workspace(line.record) / "f").write_text("one\n")
+    grant = line.record.grant
+    if without == "limits":
+        least = grant.per_lease.model_copy(update={"pids": 1, "memory_bytes": 1 << 20})
+        token = line.narrowed(per_lease=least)
+    else:
+        # Of /tmp nothing is left, and a private one can be written to.
+        only = grant.scope.model_copy(update={"read": ("/workspace",), "write": ("/workspace",)})
+        token = line.narrowed(scope=only, deny=(*grant.deny, "/tmp/kept"))
+    assert line.call("file_view", {"path": "f"}, token=token).status is Status.SUCCEEDED
+    edit: dict[str, JsonValue] = {"path": "f", "old_str": "one", "new_str": "1"}
+    assert line.call("file_edit", edit, token=token).status is Status.SUCCEEDED
+    for tool, arguments in (("bash_execute", {"command": "true"}), ("run", {"argv": ["true"]})):
+        assert code(line.call(tool, arguments, token=token)) is Code.UNENFORCEABLE  # type: ignore[arg-type]
