@@ -37,6 +37,7 @@ from stockade.decide.objects import (
 from stockade.terms import pathname
 from stockade.terms.call import Permit, Right
 from stockade.terms.fault import Code, Failure, failure
+from stockade.terms.grant import PerLease
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.ports import PathScope
 
@@ -57,7 +58,7 @@ def authorize(
     `arguments` are JSON values with the tool's defaults filled in. `lease` is the record under the
     id that the call names, or None if there is none: the answer is the same as for a lease of
     somebody else. Asked in this order, raises Failure(lease_not_granted, stale_generation,
-    tool_not_granted, right_not_granted, check_failed) with `rule` = the component.
+    tool_not_granted, right_not_granted, unenforceable, check_failed) with `rule` = the component.
     """
     _check_lease(permit, lease)
     if tool not in permit.grant.tools:
@@ -68,6 +69,8 @@ def authorize(
         refusal = _refusal(permit, right)
         if refusal is not None:
             raise refusal
+    if lease is not None and any(right.right in ("write", "execute") for right in rights):
+        _check_disk(permit.grant.per_lease, lease.grant.per_lease)
     failed = first_failed(checks_of(permit.grant, tool), arguments)
     if failed is not None:
         raise check_failure(failed)
@@ -102,6 +105,21 @@ def allowed_path(scope: PathScope, resolved_path: str, right: FileRight) -> bool
     if right == "read":
         return _covered(scope.read, resolved_path)
     return _covered(scope.write, resolved_path) and not _covered(scope.deny, resolved_path)
+
+
+def _check_disk(wanted: PerLease, made: PerLease) -> None:
+    """A lease has one disk, which was made with its own limits. What a narrower token writes there
+    can't be held to less: Failure(unenforceable)."""
+    for name in ("disk_bytes", "inodes"):
+        least: int = getattr(made, name)
+        if getattr(wanted, name) < least:
+            raise failure(
+                Code.UNENFORCEABLE,
+                f"the lease's disk was made with {name} {least}, and nothing holds a call to less; "
+                "make a lease of the narrower capability",
+                rule=f"per_lease.{name}",
+                least=least,
+            )
 
 
 def _check_lease(permit: Permit, lease: LeaseRecord | None) -> None:

@@ -156,6 +156,28 @@ def test_execute_follows_its_own_prefixes(permit: Permit, lease: LeaseRecord) ->
     assert refusal(scoped(permit, execute=()), lease, Right("execute", "/usr")) is not None
 
 
+@pytest.mark.parametrize("name", ["disk_bytes", "inodes"])
+def test_less_of_the_disk_than_it_was_made_with_writes_nothing(
+    permit: Permit, lease: LeaseRecord, name: str
+) -> None:
+    limits = permit.grant.per_lease
+    less = limits.model_copy(update={name: getattr(limits, name) - 1})
+    narrow = replace(permit, grant=permit.grant.model_copy(update={"per_lease": less}))
+    read, write, run = (
+        Right("read", "/workspace/a"),
+        Right("write", "/workspace/a"),
+        Right("execute", "/usr/bin"),
+    )
+    for rights in ((read, write), (run,)):
+        assert refusal(permit, lease, *rights) is None
+        fault = refusal(narrow, lease, *rights)
+        assert fault is not None
+        assert (fault.code, fault.rule) == (Code.UNENFORCEABLE, f"per_lease.{name}")
+    assert refusal(narrow, lease, read) is None
+    # A lease that is made of the narrower capability has a disk of that size.
+    assert refusal(narrow, replace(lease, grant=narrow.grant), read, write) is None
+
+
 def test_connect_follows_the_destinations(permit: Permit, lease: LeaseRecord) -> None:
     item = ConnectHost(kind="host", host="*.ok.test", ports=(443,), tls=True)
     granted = scoped(permit, connect=(item,))
