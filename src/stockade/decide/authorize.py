@@ -69,8 +69,8 @@ def authorize(
         refusal = _refusal(permit, right)
         if refusal is not None:
             raise refusal
-    if lease is not None and any(right.right in ("write", "execute") for right in rights):
-        _check_disk(permit.grant.per_lease, lease.grant.per_lease)
+    if lease is not None:
+        _check_disk(permit.grant.per_lease, lease.grant.per_lease, rights)
     failed = first_failed(checks_of(permit.grant, tool), arguments)
     if failed is not None:
         raise check_failure(failed)
@@ -107,19 +107,23 @@ def allowed_path(scope: PathScope, resolved_path: str, right: FileRight) -> bool
     return _covered(scope.write, resolved_path) and not _covered(scope.deny, resolved_path)
 
 
-def _check_disk(wanted: PerLease, made: PerLease) -> None:
+def _check_disk(wanted: PerLease, made: PerLease, rights: Sequence[Right]) -> None:
     """A lease has one disk, which was made with its own limits. What a narrower token writes there
     can't be held to less: Failure(unenforceable)."""
-    for name in ("disk_bytes", "inodes"):
-        least: int = getattr(made, name)
-        if getattr(wanted, name) < least:
-            raise failure(
-                Code.UNENFORCEABLE,
-                f"the lease's disk was made with {name} {least}, and nothing holds a call to less; "
-                "make a lease of the narrower capability",
-                rule=f"per_lease.{name}",
-                least=least,
-            )
+    if wanted.disk_bytes < made.disk_bytes:
+        name, least = "disk_bytes", made.disk_bytes
+    elif wanted.inodes < made.inodes:
+        name, least = "inodes", made.inodes
+    else:
+        return
+    if any(right.right in ("write", "execute") for right in rights):
+        raise failure(
+            Code.UNENFORCEABLE,
+            f"the lease's disk was made with {name} {least}, and nothing holds a call to less; "
+            "make a lease of the narrower capability",
+            rule=f"per_lease.{name}",
+            least=least,
+        )
 
 
 def _check_lease(permit: Permit, lease: LeaseRecord | None) -> None:
