@@ -102,17 +102,13 @@ def _explained(error: Exception) -> tuple[int, str]:
         case Failure():
             return code_exit(error.fault.code), explain(error_of(error.fault))
         case ValidationError():
-            # The SDK makes its requests of what was typed; what comes back it has translated.
+            # Of a request before it was sent: replies that can't be read are `connection_lost`.
+            # Without what was given, which may be a secret.
             return _explained(invalid(error))
         case ConfigError():
             return USAGE, str(error)
         case ListenError():
             return 1, str(error)
-        case ValidationError():
-            # Of a request before it was sent: replies that can't be read are `connection_lost`.
-            # Without what was given, which may be a secret.
-            wrong = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            return USAGE, f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
         case OSError():
             what = f"{error.filename}: " if error.filename else ""
             return 1, f"{what}{error.strerror or error}"
