@@ -8,7 +8,9 @@ above `FILE_BYTES` are not in it. Two files are in memory at a time.
 
 Names below a `.git` directory are left out: git refuses a whole patch that has one, and what git
 runs by itself lives there (hooks, config). So are links that lead out of the tree: what is applied
-on the host is followed there by other programs (CVE-2026-39861).
+on the host is followed there by other programs (CVE-2026-39861). So is a link that has one of the
+names of `.gitmodules`, for which git refuses a whole patch as well, and what would take the place of
+something that is left out and so still there.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO, Final
 
-from stockade.host.changes import TYPE_CHANGED, Difference, Node
+from stockade.host.changes import DELETED, TYPE_CHANGED, Difference, Node
 from stockade.host.leftout import LeftOut
 from stockade.host.linediff import Block, blocks
 
@@ -41,8 +43,14 @@ _ESCAPES: Final = {
 # What git itself takes for `.git`, on any file system: letter case, NTFS short names, trailing
 # dots and spaces, and a stream name.
 _GIT_NAME: Final = re.compile(rb"(?:\.git|git~1)[ .]*(?::.*)?", re.IGNORECASE | re.DOTALL)
+# The same for `.gitmodules`. Beside `gitmod~1` to 4 NTFS has names that it makes of a hash.
+_GIT_MODULES: Final = re.compile(
+    rb"(?:\.gitmodules|gitmod~[1-4]|(?=.{8})g?i?7?e?b?a?~[1-9][0-9]*)[ .]*(?::.*)?",
+    re.IGNORECASE | re.DOTALL,
+)
 
 _Side = tuple[bytes, bytes]  # git's mode, content
+_GONE: Final = (DELETED, TYPE_CHANGED)
 
 
 class _TooLarge(Exception):
@@ -74,22 +82,24 @@ def stays_inside(path: bytes, target: bytes) -> bool:
 def write_patch(differences: Iterable[Difference], out: BinaryIO, left_out: LeftOut) -> int:
     """Write the patch; gives its size in bytes. Raises OSError."""
     total = 0
+    still_there = _StillThere()
     for item in differences:
         if item.directory:
             continue
         git = git_directory(item.path)
         if git is not None:
             left_out.add(git, GIT_REASON)
+            if item.kind in _GONE:
+                still_there.add(git)
             continue
         try:
-            before, after = _side(item.before), _side(item.after)
-        except _TooLarge:
-            left_out.add(item.path, f"larger than {FILE_BYTES} bytes")
-            continue
+            reason, before, after = _judge(item, still_there)
         except FileNotFoundError:
             continue  # it vanished since it was found
-        if after is not None and after[0] == _LINK and not stays_inside(item.path, after[1]):
-            left_out.add(item.path, "a link that leads out of the tree")
+        if reason is not None:
+            left_out.add(item.path, reason)
+            if item.kind in _GONE:
+                still_there.add(item.path)
             continue
         if item.kind == TYPE_CHANGED:
             pieces = [_entry(item.path, before, None), _entry(item.path, None, after)]
@@ -100,6 +110,46 @@ def write_patch(differences: Iterable[Difference], out: BinaryIO, left_out: Left
                 out.write(chunk)
                 total += len(chunk)
     return total
+
+
+class _StillThere:
+    """What the base has, the lease no longer, and the patch leaves where it is."""
+
+    def __init__(self) -> None:
+        self._paths: set[bytes] = set()
+        self._above: set[bytes] = set()
+
+    def add(self, path: bytes) -> None:
+        self._paths.add(path)
+        self._above.update(_ancestors(path))
+
+    def takes(self, path: bytes) -> bool:
+        return path in self._above or not self._paths.isdisjoint(_ancestors(path))
+
+
+def _ancestors(path: bytes) -> Iterator[bytes]:
+    while b"/" in path:
+        path = path.rpartition(b"/")[0]
+        yield path
+
+
+def _judge(
+    item: Difference, still_there: _StillThere
+) -> tuple[str | None, _Side | None, _Side | None]:
+    """Why it is left out, or None; and both sides."""
+    try:
+        before, after = _side(item.before), _side(item.after)
+    except _TooLarge:
+        return f"larger than {FILE_BYTES} bytes", None, None
+    reason = None
+    named = any(_GIT_MODULES.fullmatch(part) for part in re.split(rb"[/\\]", item.path))
+    if named and _LINK in (before and before[0], after and after[0]):
+        reason = "a link that git refuses, because of its name"
+    elif after is not None and after[0] == _LINK and not stays_inside(item.path, after[1]):
+        reason = "a link that leads out of the tree"
+    elif after is not None and still_there.takes(item.path):
+        reason = "in the place of something that is left out"
+    return reason, before, after
 
 
 def _side(node: Node | None) -> _Side | None:

@@ -255,3 +255,61 @@ def test_law_any_two_trees(tmp_path_factory: pytest.TempPathFactory, old: Tree, 
     tmp = tmp_path_factory.mktemp("trees")
     check(tmp, old, new)
     shutil.rmtree(tmp)
+
+
+GITMODULES: Final = (
+    b".gitmodules",
+    b".GitModules .",
+    b"GITMOD~1",
+    b"gi7eba~1",
+    b"gi7e~123",
+    b"d/.gitmodules",
+)
+
+
+@pytest.mark.parametrize("name", GITMODULES)
+def test_a_link_for_whose_name_git_refuses_the_whole_patch_is_left_out(
+    tmp_path: Path, name: bytes
+) -> None:
+    build(tmp_path / "old", {b"d/x": ("file", b"x\n")})
+    build(tmp_path / "new", {b"d/x": ("file", b"y\n"), name: ("link", b"ok")})
+    patch, left_out = patch_of(tmp_path / "old", tmp_path / "new")
+    assert left_out == (f"{name.decode()}: a link that git refuses, because of its name",)
+    git_apply(tmp_path / "old", patch)
+    assert read(tmp_path / "old") == {b"d/x": ("file", b"y\n")}
+
+
+def test_what_takes_the_place_of_something_left_out_is_left_out(tmp_path: Path) -> None:
+    build(
+        tmp_path / "old",
+        {
+            b"big": ("file", b""),
+            b"d/big": ("file", b""),
+            b"sub/.git": ("file", b"gitdir: x\n"),
+            b"sub/f": ("file", b"x\n"),
+            b"ok": ("file", b"x\n"),
+        },
+    )
+    for name in ("big", "d/big"):
+        os.truncate(tmp_path / "old" / name, FILE_BYTES + 1)
+    build(
+        tmp_path / "new",
+        {
+            b"big/in": ("file", b"x\n"),
+            b"d": ("file", b"x\n"),
+            b"sub": ("link", b"ok"),
+            b"ok": ("file", b"y\n"),
+        },
+    )
+    patch, left_out = patch_of(tmp_path / "old", tmp_path / "new")
+    reason = "in the place of something that is left out"
+    assert left_out == (
+        f"big: larger than {FILE_BYTES} bytes",
+        f"big/in: {reason}",
+        f"d/big: larger than {FILE_BYTES} bytes",
+        f"d: {reason}",
+        "sub/.git: git's own directory",
+        f"sub: {reason}",
+    )
+    git_apply(tmp_path / "old", patch)
+    assert set(read(tmp_path / "old")) == {b"big", b"d/big", b"sub/.git", b"ok"}
