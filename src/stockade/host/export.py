@@ -1,8 +1,8 @@
 """Applying a lease's changes to a directory of the host.
 
 The directory is the operator's, the names and links come from the sandbox. Every directory is
-opened below the target without following a link; a file is written beside its place and renamed
-over it, so a reader sees the old one or the new one. New things get the owner of the directory they
+opened below the target without following a link; a file is written without a name and then put in
+its place, so a reader sees the old one or the new one, and a daemon that is killed leaves no part. New things get the owner of the directory they
 are in, a file that replaces another keeps that one's owner, and no set-uid bit passes.
 
 Left out and named: everything below a `.git` directory, because git runs programs that its config
@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from stockade.host.changes import DELETED, Difference, Node
+from stockade.host.file_replace import Replacement
 from stockade.host.gitpatch import GIT_REASON, git_directory, stays_inside
 from stockade.host.leftout import LeftOut
 from stockade.host.openat2 import open_below
@@ -128,22 +129,12 @@ class Export:
     def _file(self, parent_fd: int, name: bytes, node: Node) -> bool:
         source = node.open()
         try:
-            owner = self._owner(parent_fd, name)
-            temporary = self._name()
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            target = os.open(temporary, flags, 0o600, dir_fd=parent_fd)
-            try:
+            with Replacement(parent_fd) as replacement:
                 while chunk := os.read(source, _CHUNK):
-                    while chunk:
-                        chunk = chunk[os.write(target, chunk) :]
-                os.fchown(target, *owner)
-                os.fchmod(target, node.mode & 0o777)
-                os.rename(temporary, name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
-            except BaseException:
-                os.unlink(temporary, dir_fd=parent_fd)
-                raise
-            finally:
-                os.close(target)
+                    replacement.write(chunk)
+                replacement.set_new(*self._owner(parent_fd, name), node.mode & 0o777)
+                replacement.stage()
+                replacement.install(name)
         finally:
             os.close(source)
         return True
@@ -157,6 +148,6 @@ class Export:
         return info.st_uid, info.st_gid
 
     def _name(self) -> bytes:
-        """A name for a file on its way; made with O_EXCL, so a taken one is an error, not a loss."""
+        """A name for a link on its way; one that is taken is an error, not a loss."""
         self._temporary += 1
         return b".stockade-%d-%d" % (os.getpid(), self._temporary)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import stat
 from pathlib import Path
 
@@ -134,3 +136,21 @@ def test_an_interrupted_write_leaves_the_old_file_and_no_other(
     done, left_out = export(places)
     assert (done, left_out) == (0, ("a: Is a directory",))
     assert os.listdir(target) == ["a"]
+
+
+def test_a_daemon_that_is_killed_while_it_writes_leaves_no_part(
+    places: tuple[Path, Path, Path],
+) -> None:
+    upper, _, target = places
+    (upper / "a").write_bytes(b"x" * 3_000_000)
+    (target / "a").write_bytes(b"old")
+    child = os.fork()
+    if child == 0:
+        # The kernel ends it in the middle of the file.
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
+        export(places)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == {"a": b"old"}
