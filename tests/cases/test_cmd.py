@@ -49,6 +49,7 @@ def test_b22_an_argument_counts_in_bytes(lease: Lease) -> None:
 def test_b22_many_arguments_are_bounded_together(lease: Lease) -> None:
     fits = lease.run(["bash", "-c", "echo $#", "bash", *["x" * 100_000] * 19])
     assert out(fits) == "19\n"
+    assert out(lease.run(["bash", "-c", "echo $#", "bash", *"x" * 20_000])) == "20000\n"
     result = lease.run(["touch", "ran", *["x" * 100_000] * 25])
     assert result.status.value == "invalid"
     assert error_code(result) == "argument_too_large"

@@ -15,12 +15,11 @@ from stockade.decide.idempotency import KEY_PATTERN
 from stockade.terms.base import MAX_INTEGER, Model
 from stockade.terms.ids import ArtifactId, CallId, LeaseId, Name, Tenant, Trajectory
 from stockade.terms.result import Error, ToolResult
+from stockade.tools.program import MAX_ARGUMENTS
 
 LEASE_REF_PATTERN: Final = (
     r"^(ls_[0-9a-f]{16}|[a-z0-9][a-z0-9_.-]{0,62}/[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,254})$"
 )
-MAX_ARGUMENTS: Final = 1024
-MAX_ARGUMENT_BYTES: Final = 131_071  # execve(2): MAX_ARG_STRLEN is 32 pages, with the final NUL
 
 # Begins the lines before the first file of a patch, each of which names what is not in it.
 NOT_IN_PATCH: Final = "# not in this patch: "

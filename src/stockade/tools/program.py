@@ -9,9 +9,9 @@ is refused here, before anything starts; where only the environment goes over, t
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Self
+from typing import Annotated, Final
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator
 
 from stockade.decide.objects import normalize_call_path
 from stockade.terms.base import MAX_INTEGER, Model
@@ -54,23 +54,24 @@ class RunArguments(Model):
         Field(description="Milliseconds; without it the capability's per_call.wall_ms."),
     ] = None
 
-    @model_validator(mode="after")
-    def _bounded(self) -> Self:
-        if not self.argv[0]:
-            raise ValueError("argv: the program's name is empty")
-        sizes = [len(argument.encode()) for argument in self.argv]
+    @field_validator("argv")
+    @classmethod
+    def _bounded(cls, argv: tuple[str, ...]) -> tuple[str, ...]:
+        if not argv[0]:
+            raise ValueError("names no program: its first item is empty")
+        sizes = [len(argument.encode()) for argument in argv]
         largest = max(sizes)
         if largest > MAX_ARGUMENT_BYTES:
             raise too_large(
-                f"argv: argument {sizes.index(largest)} has {largest} bytes; "
+                f"has {largest} bytes in item {sizes.index(largest)}; "
                 f"at most {MAX_ARGUMENT_BYTES} are possible"
             )
         total = sum(sizes) + len(sizes) * (1 + _POINTER_BYTES)
         if total > MAX_TOTAL_BYTES:
             raise too_large(
-                f"argv: the arguments have {total} bytes in all; {MAX_TOTAL_BYTES} are possible"
+                f"arguments have {total} bytes in all; at most {MAX_TOTAL_BYTES} are possible"
             )
-        return self
+        return argv
 
 
 def _rights(arguments: RunArguments) -> tuple[Right, ...]:

@@ -168,6 +168,7 @@ def test_b22_one_argument_has_at_most_131071_bytes(size: int, fits: bool) -> Non
         fault = refused(RUN, {"argv": ["true", "x" * size]})
         assert fault.code is Code.ARGUMENT_TOO_LARGE
         assert "131071" in fault.message
+        assert fault.details["field"] == "argv"
 
 
 def test_b22_bytes_count_not_characters() -> None:
