@@ -239,6 +239,14 @@ def test_an_exported_file_is_verified_without_the_daemon_and_its_key() -> None:
             lease.bash("true").check()
         key = cli("audit", "key", "--socket", made.socket).stdout.strip()
         file = elsewhere / "audit.jsonl"
+        broken = subprocess.run(
+            ["prlimit", "--fsize=100", PROGRAM, "audit", "export", "--to", file],
+            env={**os.environ, "STOCKADE_SOCKET": made.socket},
+            capture_output=True,
+            timeout=WAIT_S,
+        )
+        assert broken.returncode == 1
+        assert not file.exists()
         done = cli("audit", "export", "--to", str(file), "--socket", made.socket)
         assert done.returncode == 0, done.stderr
         assert file.stat().st_mode & 0o777 == 0o600

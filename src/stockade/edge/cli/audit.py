@@ -133,9 +133,13 @@ def export(form: str, since: str | None, to: str | None, socket: str | None) -> 
             _pour(stockade.audit, sys.stdout.buffer, form, number, at_ms)
             return 0
         with open(to, "xb", opener=_private) as out:
-            last = _pour(stockade.audit, out, form, number, at_ms)
-            out.flush()
-            os.fsync(out.fileno())
+            try:
+                last = _pour(stockade.audit, out, form, number, at_ms)
+                out.flush()
+                os.fsync(out.fileno())
+            except BaseException:
+                os.unlink(to)  # what is cut between two records looks whole
+                raise
         now = stockade.audit.status()
         whole = at_ms is None and (number or 1) <= max(now.first, now.exported + 1)
         if form == "jsonl" and last and whole:
