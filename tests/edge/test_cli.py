@@ -463,6 +463,30 @@ def test_b07_bad_json_on_the_command_line_is_2_and_one_line(
     assert service.seen == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("run", "--", "ls", "bad\udcff.txt"), 125),
+        (("lease", "create", "--tenant", "t", "--trajectory", "x", "--env", "A=\udcff"), 2),
+        (("audit", "show", "\udcff"), 2),
+        (("calls", "settle", "\udcff", "--as", "completed", "--reason", "x"), 2),
+    ],
+)
+def test_an_argument_that_is_no_text_is_named_in_one_line(
+    stockade_cli: Cli,
+    daemon: Running,
+    service: FakeService,
+    arguments: tuple[str, ...],
+    status: int,
+) -> None:
+    """Bytes of the command line that are no UTF-8 come as lone surrogates."""
+    said = stockade_cli(*arguments)
+    assert (said.status, said.out, said.err.count("\n")) == (status, "", 1)
+    at = next(number for number, text in enumerate(arguments, 1) if "\udcff" in text)
+    assert f"argument {at} is not UTF-8" in said.err
+    assert not {"run", "settle"} & set(service.verbs())
+
+
 def test_artifacts_are_read_to_their_end(
     stockade_cli: Cli, daemon: Running, service: FakeService
 ) -> None:

@@ -82,12 +82,12 @@ def main(composition: Composition, arguments: Sequence[str] | None = None) -> in
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except Exception as error:
-        status, line = _explained(error)
+        status, line = _explained(error, given)
         say(line)
         return RUN_FAULT if given[:1] == ["run"] else status
 
 
-def _explained(error: Exception) -> tuple[int, str]:
+def _explained(error: Exception, given: Sequence[str]) -> tuple[int, str]:
     """Exit status and line, most specific first."""
     match error:
         case click.exceptions.NoArgsIsHelpError():
@@ -112,5 +112,17 @@ def _explained(error: Exception) -> tuple[int, str]:
         case OSError():
             what = f"{error.filename}: " if error.filename else ""
             return 1, f"{what}{error.strerror or error}"
+        case ValueError() if odd := [at for at, text in enumerate(given, 1) if not _is_text(text)]:
+            # An option's value may be a name of this machine, any bytes; what is sent is JSON.
+            return USAGE, f"argument {odd[0]} is not UTF-8, and can't be sent to a daemon"
         case _:
             return 1, f"internal fault: {type(error).__name__}: {error}"
+
+
+def _is_text(argument: str) -> bool:
+    """Bytes that are no UTF-8 come as lone surrogates."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
