@@ -104,7 +104,7 @@ def _explained(error: Exception, given: Sequence[str]) -> tuple[int, str]:
         case ValidationError():
             # Of a request before it was sent: replies that can't be read are `connection_lost`.
             # Without what was given, which may be a secret.
-            return _explained(invalid(error))
+            return _explained(invalid(error), given)
         case ConfigError():
             return USAGE, str(error)
         case ListenError():
