@@ -10,7 +10,7 @@ import click
 
 from stockade.edge.bodies import check
 from stockade.edge.cli.exits import call_exit
-from stockade.edge.cli.options import capability_option, json_option, socket_option
+from stockade.edge.cli.options import capability_option, json_option, sendable, socket_option
 from stockade.edge.cli.output import emit, explain, say, table
 from stockade.edge.cli.patches import PatchFile
 from stockade.edge.client.lease import Lease
@@ -40,11 +40,24 @@ def lease() -> None:
 @click.option("--tenant", required=True, metavar="T")
 @click.option("--trajectory", required=True, metavar="X")
 @click.option("--name", default="main", show_default=True, help="One of several of a trajectory.")
-@click.option("--source", type=click.Path(exists=True, file_okay=False), help="Copied once.")
-@click.option("--exclude", multiple=True, metavar="GLOB", help="Left out of the copy.")
+@click.option(
+    "--source",
+    type=click.Path(exists=True, file_okay=False),
+    callback=sendable,
+    help="Copied once.",
+)
+@click.option(
+    "--exclude", multiple=True, callback=sendable, metavar="GLOB", help="Left out of the copy."
+)
 @click.option("--image", metavar="NAME", help="Default: the first that is granted.")
 @click.option("--grant", metavar="NAME", help="A grant file. Default: agent.")
-@click.option("--env", multiple=True, metavar="K=V", help="For every command of the lease.")
+@click.option(
+    "--env",
+    multiple=True,
+    callback=sendable,
+    metavar="K=V",
+    help="For every command of the lease.",
+)
 @click.option("--ttl-s", type=click.IntRange(min=1), help="Lifetime. Default: the daemon's.")
 @click.option("--within-ceiling", is_flag=True, help="Cut what the tenant's ceiling is below.")
 @click.option("--share", metavar="LEASE", help="Work in the workspace of this lease.")

@@ -73,3 +73,16 @@ def _not_empty(_ctx: click.Context, _option: click.Parameter, given: str | None)
     if given is None and os.environ.get(_CAPABILITY) == "":
         raise click.UsageError(f"{_CAPABILITY} is empty; unset it to act without a capability.")
     return given
+
+
+def sendable(
+    _ctx: click.Context, _parameter: click.Parameter, given: str | tuple[str, ...] | None
+) -> str | tuple[str, ...] | None:
+    """A callback for what goes to a daemon and may be a name of this machine, which is any bytes:
+    a request is JSON. Those that are no UTF-8 come as lone surrogates."""
+    for text in (given,) if isinstance(given, str) else given or ():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise click.BadParameter(f"{text!a} is not UTF-8, and can't be sent.") from None
+    return given

@@ -17,7 +17,7 @@ import click
 from stockade.edge.bodies import check
 from stockade.edge.cli.exits import RUN_FAULT, run_exit
 from stockade.edge.cli.interrupt import interruptible
-from stockade.edge.cli.options import Composition, capability_option, json_option
+from stockade.edge.cli.options import Composition, capability_option, json_option, sendable
 from stockade.edge.cli.output import emit, explain, say
 from stockade.edge.cli.patches import PatchFile
 from stockade.edge.client.lease import Lease
@@ -51,7 +51,7 @@ _NOTHING_RAN: Final = frozenset(
 @click.option("--patch", type=click.Path(dir_okay=False), help="Write the changes to a patch file.")
 @click.option("-i", "interactive", is_flag=True, help="Pass our standard input on.")
 @click.option("--socket", metavar="PATH", help="Use the daemon at this socket only.")
-@click.argument("command", nargs=-1, required=True, metavar="-- CMD [ARG]...")
+@click.argument("command", nargs=-1, required=True, callback=sendable, metavar="-- CMD [ARG]...")
 @click.pass_obj
 def run(
     composition: Composition,
