@@ -260,6 +260,37 @@ def test_a_token_with_a_newline_ends_no_header(client: Stockade, service: FakeSe
     assert context.client is None
 
 
+CAN_NOT_BE_SENT: dict[str, tuple[Callable[[Lease], Result], str]] = {
+    "an id": (lambda lease: lease.call("run", {}, call_id="a b"), "call_id"),
+    "a turn": (lambda lease: lease.run(["a"], turn=-1, call_id="a"), "turn"),
+    "no program": (lambda lease: lease.run([]), "argv"),
+    "no time": (lambda lease: lease.run(["a"], timeout_ms=0), "timeout_ms"),
+    "no time to live": (lambda lease: lease.renew(0), "ttl_s"),
+    "a directory that is no text": (lambda lease: lease.export_to("/tmp/\udcff"), "to"),
+}
+
+
+@pytest.mark.parametrize("what", CAN_NOT_BE_SENT)
+def test_what_no_request_can_hold_is_a_result(
+    what: str, lease: Lease, service: FakeService
+) -> None:
+    call, field = CAN_NOT_BE_SENT[what]
+    result = call(lease)
+    assert (result.status, code_of(result)) == ("invalid", "invalid_argument")
+    assert result.error is not None
+    assert result.error.details == {"field": field}
+    assert result.to_json()
+    assert service.verbs() == ["create"]
+
+
+def test_a_time_limit_beyond_all_numbers_is_the_daemons_to_refuse(
+    client: Stockade, service: FakeService
+) -> None:
+    result = client.attach(LEASE).call("bash_execute", {"command": "", "timeout_ms": 10**400})
+    assert (result.status, code_of(result)) == ("invalid", "malformed_json")
+    assert service.seen == []
+
+
 # Transport.
 
 

@@ -81,6 +81,7 @@ SHARED_BY_CLIENTS: Final = ("stockade.terms", "stockade.decide", "stockade.tools
 # What both ends of a connection share: bodies, frames and who speaks, faults as values.
 WIRE: Final = (
     "stockade.edge.wire",
+    "stockade.edge.bodies",
     "stockade.edge.audit_wire",
     "stockade.edge.authority_wire",
     "stockade.edge.budget_wire",

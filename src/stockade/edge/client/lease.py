@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 from pydantic import JsonValue
 
 from stockade.decide.idempotency import Place, canonical_arguments, idempotency_key
+from stockade.edge.bodies import check
 from stockade.edge.client.connection import Message
 from stockade.edge.client.link import GRACE_S, Link, reply_lost
 from stockade.edge.client.narrowing import attenuate
@@ -39,6 +40,7 @@ from stockade.terms.base import Model
 from stockade.terms.fault import Failure
 from stockade.terms.grant import ApprovalRule, Check, Profile
 from stockade.terms.ids import CallRef
+from stockade.terms.result import error_of
 
 # Tools of effect level A0: repeating them is free, so a lost reply is asked for again.
 READS: Final = frozenset({"file_view", "grep_search"})
@@ -207,21 +209,20 @@ class Lease:
         call_id: str | None = None,
     ) -> Result:
         """Any tool by its name. Arguments that are None are left out. With a `call_id` it runs
-        once, and a repetition gets its result. Raises pydantic's ValidationError, a ValueError, for
-        ids that no call can have."""
+        once, and a repetition gets its result. Ids that no call can have are `invalid`."""
         given: dict[str, JsonValue] = {
             name: value for name, value in arguments.items() if value is not None
         }
-        request = CallRequest(
-            tool=tool,
-            arguments=given,
-            lease=self.id,
-            turn=turn,
-            call_id=call_id,
-            idempotency_key=self._key(turn, call_id, tool, given),
-        )
+        fields = {"tool": tool, "arguments": given, "lease": self.id, "turn": turn}
+        key = self._key(turn, call_id, tool, given)
+        try:
+            request = check(CallRequest, {**fields, "call_id": call_id, "idempotency_key": key})
+        except Failure as failure:
+            return self._unsent(failure)
         limit = given.get("timeout_ms")
-        limit_ms = limit if isinstance(limit, int) and limit > 0 else _MAX_LIMIT_MS
+        limit_ms = _MAX_LIMIT_MS
+        if isinstance(limit, int) and 0 < limit < limit_ms:
+            limit_ms = limit
         message = self._link.message("POST", "calls", request, limit_ms / 1000 + GRACE_S)
         ref = partial(self._ref, turn, call_id, tool)
         return self._link.result(message, ref, again=tool in READS or call_id is not None)
@@ -243,14 +244,12 @@ class Lease:
         arguments: dict[str, JsonValue] = {"argv": list(argv)}
         if timeout_ms is not None:
             arguments["timeout_ms"] = timeout_ms
-        request = RunRequest(
-            lease=self.id,
-            argv=list(argv),
-            timeout_ms=timeout_ms,
-            turn=turn,
-            call_id=call_id,
-            idempotency_key=self._key(turn, call_id, "run", arguments),
-        )
+        fields = {**arguments, "lease": self.id, "turn": turn, "call_id": call_id}
+        key = self._key(turn, call_id, "run", arguments)
+        try:
+            request = check(RunRequest, {**fields, "idempotency_key": key})
+        except Failure as failure:
+            return self._unsent(failure)
         message = self._link.message("POST", "run", request, None)
         outputs = {
             kind: sink
@@ -275,17 +274,17 @@ class Lease:
 
     def renew(self, ttl_s: int) -> Result:
         """Counted from now; never shortens."""
-        result = self._operate("/renew", LeaseRenew(ttl_s=ttl_s))
+        result = self._operate("/renew", LeaseRenew, ttl_s=ttl_s)
         if result.data is not None and result.data.kind == "lease":
             self.expires_at = result.data.expires_at
         return result
 
     def reset(self) -> Result:
         """Drop everything that was written since the lease was made."""
-        return self._operate("/reset", Empty())
+        return self._operate("/reset", Empty)
 
     def release(self) -> Result:
-        return self._operate("/release", Empty())
+        return self._operate("/release", Empty)
 
     # Its secrets.
 
@@ -312,11 +311,11 @@ class Lease:
 
     def changes(self) -> Result:
         """Counts of what differs from the source, in `data`."""
-        return self._operate("/export", LeaseExport())
+        return self._operate("/export", LeaseExport)
 
     def export_to(self, directory: str | os.PathLike[str]) -> Result:
         """Apply the changes to a directory of the daemon's host."""
-        return self._operate("/export", LeaseExport(to=str(Path(directory).absolute())))
+        return self._operate("/export", LeaseExport, to=str(Path(directory).absolute()))
 
     def export_patch(self) -> bytes:
         """The changes as a git-applicable patch. Raises StockadeError."""
@@ -385,8 +384,16 @@ class Lease:
     def _message(self, method: str, tail: str, body: Model | None = None) -> Message:
         return self._link.message(method, f"leases/{quote(self.id, safe='')}{tail}", body, _SLOW_S)
 
-    def _operate(self, tail: str, body: LeaseRenew | LeaseExport | Empty) -> Result:
+    def _operate(self, tail: str, model: type[Model], **fields: JsonValue) -> Result:
+        try:
+            body = check(model, fields)
+        except Failure as failure:
+            return self._unsent(failure)
         return self._link.result(self._message("POST", tail, body))
+
+    def _unsent(self, failure: Failure) -> Result:
+        """As the daemon answers it: no id is named, for it may be what is wrong."""
+        return self._link.refused(StockadeError(error_of(failure.fault)))
 
     def _file(self, path: str) -> str:
         return f"/files/{quote(path, safe='')}"
