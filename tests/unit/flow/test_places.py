@@ -189,6 +189,22 @@ def test_a_place_that_comes_too_late_goes_on_to_the_next() -> None:
         assert places.count() == (0, 0)
 
 
+def test_who_is_given_a_place_after_being_cancelled_has_not_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    places = Places(calls=1, queue=4, per_tenant=1)
+    holder, waiting = Call(places, "a"), Call(places, "a")
+    # It is not woken by the cancellation, but finds it.
+    monkeypatch.setattr(waiting.cancel, "reason", lambda: End.CANCELLED)
+    holder.leave()
+    try:
+        assert waiting.code() is Code.CANCELLED
+        assert not waiting.inside.is_set()
+        assert places.count() == (0, 0)
+    finally:
+        waiting.leave()
+
+
 def test_the_wait_is_bounded_by_the_queue_and_by_the_callers_own_time() -> None:
     slow, quick = Places(1, 4, 1, queue_s=WAIT_S), Places(1, 4, 1, queue_s=0.02)
     with crowd(slow, "a", 1), crowd(quick, "a", 1):

@@ -84,6 +84,17 @@ def test_another_lease_has_its_own_plan(
     assert plans.plan(record, permits[0], Kind.COMMAND)[0] is first
 
 
+def test_another_lease_has_its_own_search_path(
+    permits: tuple[Permit, Permit], record: LeaseRecord
+) -> None:
+    plans = Plans(load_policy(), ENV)
+    first = plans.search_path(record, permits[0])
+    assert first == (b"/usr/bin", b"/bin")
+    other = replace(record, id="ls_00112233445566bb", env=(("PATH", "/usr/games"),))
+    assert plans.search_path(other, permits[0]) == (b"/usr/games",)
+    assert plans.search_path(record, permits[0]) is first
+
+
 def test_a_refusal_is_not_remembered(permits: tuple[Permit, Permit], record: LeaseRecord) -> None:
     images: dict[str, dict[str, str]] = {}
     plans = Plans(load_policy(), images)
