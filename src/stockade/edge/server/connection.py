@@ -40,7 +40,10 @@ _DROP_BYTES: Final = 64 * 1024 * 1024
 
 
 class Connection:
-    """`run` it in a thread of its own; `hang_up` from any other ends it between two requests."""
+    """`run` it in a thread of its own; `hang_up` from any other ends it where nothing has begun.
+    `user` is its uid, None when the configuration does not know it. `idle_since` is the time since
+    when its thread has waited for the client, None while a request is answered and once it is hung
+    up."""
 
     def __init__(
         self, sock: socket.socket, api: Api, lanes: Lanes, peers: Mapping[int, Peer]
@@ -51,24 +54,19 @@ class Connection:
         raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         _pid, uid, _gid = _UCRED.unpack(raw)
         self._peer = peers.get(uid)
+        self.user: Final = uid if self._peer is not None else None
         self._reader = MessageReader(sock)
         self._lock = threading.Lock()
         self._ending = False
-        self.idle_since: float | None = time.monotonic()  # None while a request is answered
+        self.idle_since: float | None = time.monotonic()
 
     def run(self) -> None:
         try:
             while (message := self._reader.next()) is not None:
-                with self._lock:
-                    if self._ending:
-                        break
-                    self.idle_since = None
                 again = self._serve(message)
                 self._reader.done(message)
-                with self._lock:
-                    self.idle_since = time.monotonic()
-                    if self._ending or not again:
-                        break
+                if not self._rest() or not again:
+                    break
         except BadMessage:
             self._refuse_bytes()
         except (ClientGone, OSError):
@@ -76,11 +74,26 @@ class Connection:
         finally:
             self._sock.close()
 
+    def _begin(self) -> None:
+        """A request is here. Raises ClientGone when the connection was hung up before."""
+        with self._lock:
+            if self._ending:
+                raise ClientGone("hung up")
+            self.idle_since = None
+
+    def _rest(self) -> bool:
+        """The reply is sent; False when the connection ends with it."""
+        with self._lock:
+            if not self._ending:
+                self.idle_since = time.monotonic()
+            return not self._ending
+
     def hang_up(self) -> None:
         """End the connection when it is idle, else after the reply that is being made."""
         with self._lock:
             self._ending = True
             if self.idle_since is not None:
+                self.idle_since = None
                 _shut(self._sock, socket.SHUT_RDWR)
 
     def _serve(self, message: Message) -> bool:
@@ -88,8 +101,12 @@ class Connection:
         path, _, query = message.target.partition("?")
         asked = dict(parse_qsl(query, keep_blank_values=True)) if query else {}
         given = {name: message.headers[name] for name in HEADERS if name in message.headers}
-        upload, with_stdin = message.method == "PUT", asked.get("stdin") == "stream"
-        body = b"" if upload or with_stdin else self._whole_body(message)
+        # Who is not known gets no memory for a body: it is refused by its head.
+        known = self._peer is not None
+        upload = known and message.method == "PUT"
+        with_stdin = known and not upload and asked.get("stdin") == "stream"
+        body = self._whole_body(message) if known and not (upload or with_stdin) else b""
+        self._begin()
         request = Request(message.method, path, self._peer, asked, given, body or b"")
         if upload:
             return self._answer(replace(request, stream=self._upload(message)), message)
@@ -118,7 +135,7 @@ class Connection:
                 response = self._api.refuse(request, busy.fault)
             unread = not message.complete or bool(message.chunks)
             send_whole(self._sock, response, close=close or unread)
-            if unread and request.stdin is None:
+            if unread and request.stdin is None and self._rest():
                 self._linger(message)
             return not (close or unread)
         finally:

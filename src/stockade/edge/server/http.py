@@ -1,7 +1,8 @@
 """HTTP/1.1 on a unix socket: accepts connections and gives each a thread, and nothing else.
 
-Who a client is comes from the kernel (SO_PEERCRED). At most `MAX_CONNECTIONS` are held; for one more
-the one that has been idle for longest is closed, which a client of ours notices before it sends.
+Who a client is comes from the kernel (SO_PEERCRED). How many there may be, and who gives way to one
+more, is in `crowd`. A host that has no descriptor, memory or thread left for a connection keeps it
+waiting, and is asked again until it has.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from stockade.edge.api import Api
 from stockade.edge.exchange import Peer
 from stockade.edge.server import listening
 from stockade.edge.server.connection import Connection
+from stockade.edge.server.crowd import Crowd
 from stockade.edge.server.lanes import Lanes
 
 LOG: Final = logging.getLogger("stockade.edge.http")
 
-MAX_CONNECTIONS: Final = 1024
 # Ending a tree takes milliseconds, confirming it at most ten seconds.
 _END_S: Final = 15.0
 _CLOSE_S: Final = 2.0
+# Between two tries to take a connection that the host has no room for.
+_AGAIN_S: Final = 0.2
+# Between two lines of the log that say so.
+_QUIET_S: Final = 60.0
 
 
 class HttpServer:
@@ -36,8 +41,8 @@ class HttpServer:
         self._api = api
         self._peers = peers
         self._lanes = Lanes()
-        self._lock = threading.Lock()
-        self._connections: dict[Connection, threading.Thread] = {}
+        self._crowd = Crowd()
+        self._ending = threading.Event()
         self._listener: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
         self._path = ""
@@ -62,11 +67,11 @@ class HttpServer:
             done = self._lanes.idle(_END_S)
         if self._listener is not None and self._acceptor is not None:
             listening.remove(self._path, self._inode)
+            self._ending.set()
             self._listener.shutdown(socket.SHUT_RDWR)
             self._acceptor.join()
             self._listener.close()
-        with self._lock:
-            open_now = dict(self._connections)
+        open_now = self._crowd.members()
         for connection in open_now:
             connection.hang_up()
         deadline = time.monotonic() + _CLOSE_S
@@ -75,31 +80,40 @@ class HttpServer:
         return done
 
     def _accept(self) -> None:
-        assert self._listener is not None
-        while True:
+        """Until `stop`. Nothing else may end it: a daemon that takes no connection is of no use."""
+        listener = self._listener
+        assert listener is not None
+        wait_s, quiet_until = 0.0, 0.0
+        while not self._ending.wait(wait_s):
+            wait_s, sock = 0.0, None
             try:
-                sock, _ = self._listener.accept()
-            except OSError:
-                return  # shut down by `stop`
-            try:
-                self._open(Connection(sock, self._api, self._lanes, self._peers))
-            except OSError as error:
-                LOG.warning("a connection could not be taken: %s", error)
-                sock.close()
+                sock, _ = listener.accept()
+                self._open(sock)
+            # The latter where no thread can be started.
+            except (OSError, RuntimeError) as error:
+                if sock is not None:
+                    sock.close()
+                if self._ending.is_set():
+                    return
+                # Descriptors, memory or threads have run out: one idle connection gives its back.
+                self._crowd.thin_out()
+                wait_s = _AGAIN_S
+                if time.monotonic() >= quiet_until:
+                    LOG.warning("a connection could not be taken: %s", error)
+                    quiet_until = time.monotonic() + _QUIET_S
 
-    def _open(self, connection: Connection) -> None:
-        with self._lock:
-            crowded = len(self._connections) >= MAX_CONNECTIONS
-            idle = [(c.idle_since, c) for c in self._connections if crowded and c.idle_since]
-        if crowded:
-            # Without an idle one there is nothing to give up: the new one is not served.
-            min(idle, default=(0.0, connection), key=lambda pair: pair[0])[1].hang_up()
+    def _open(self, sock: socket.socket) -> None:
+        """Raises OSError, RuntimeError when there is no thread for it."""
+        connection = Connection(sock, self._api, self._lanes, self._peers)
         thread = threading.Thread(
             target=self._serve, args=(connection,), name="connection", daemon=True
         )
-        with self._lock:
-            self._connections[connection] = thread
-        thread.start()
+        self._crowd.enter(connection, thread)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._crowd.leave(connection)
+            raise
 
     def _serve(self, connection: Connection) -> None:
         try:
@@ -107,8 +121,7 @@ class HttpServer:
         except Exception:
             LOG.exception("a connection ended by a fault of Stockade")
         finally:
-            with self._lock:
-                self._connections.pop(connection, None)
+            self._crowd.leave(connection)
 
 
 def serve(
