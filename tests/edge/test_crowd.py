@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from stockade.edge.exchange import MAX_BODY_BYTES, Peer, Role
+from stockade.edge.routing import Lane
 from stockade.edge.server.crowd import Crowd
+from stockade.edge.server.lanes import TRANSFER_PLACES
 from tests.daemons import as_user, until
 from tests.edge.conftest import GATE_S, FakeService, ResultOf, Running, Start, UnixConnection
-from tests.edge.test_http import CALL, Gate
+from tests.edge.test_http import CALL, LEASE, Gate
 
 ACME, BETA, STRANGER = 4242, 4343, 9999
 HALF = b"POST /v1/calls HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
@@ -26,7 +28,8 @@ HALF = b"POST /v1/calls HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
 
 def _crowded(start: Start, at_most: int, socket_dir: Path) -> Running:
     known = {os.geteuid(): Peer(os.geteuid(), None, Role.OPERATOR, own=True)}
-    known |= {uid: Peer(uid, "t", Role.TENANT, own=False) for uid in (ACME, BETA)}
+    tenants = {ACME: "acme", BETA: "beta"}
+    known |= {uid: Peer(uid, name, Role.TENANT, own=False) for uid, name in tenants.items()}
     running = start(peers=known)
     running.server._crowd = Crowd(at_most)
     socket_dir.chmod(0o711)
@@ -154,3 +157,16 @@ def test_a_host_without_threads_is_asked_again(
         assert tried.is_set()
     assert server.ask("GET", "/v1/health")[0] == 200
     assert _members(server) <= 1
+
+
+def test_uploads_that_never_end_leave_places_for_others(start: Start, socket_dir: Path) -> None:
+    server = _crowded(start, 64, socket_dir)
+    put = f"PUT /v1/leases/{LEASE}/files/%s HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf"
+    with ExitStack() as stack:
+        with as_user(ACME):
+            for number in range(TRANSFER_PLACES + 4):
+                _connect(server, stack, (put % number).encode())
+        lanes = server.server._lanes
+        until(lambda: lanes._waiting[Lane.TRANSFER] == 6, "14 hold a place and 6 wait")
+        with as_user(BETA):
+            assert server.ask("PUT", f"/v1/leases/{LEASE}/files/b", b"whole")[0] == 200

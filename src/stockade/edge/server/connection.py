@@ -55,6 +55,8 @@ class Connection:
         _pid, uid, _gid = _UCRED.unpack(raw)
         self._peer = peers.get(uid)
         self.user: Final = uid if self._peer is not None else None
+        # Operators together, and those who are not known, which no tenant is named like.
+        self._party = "" if self._peer is None else self._peer.tenant
         self._reader = MessageReader(sock)
         self._lock = threading.Lock()
         self._ending = False
@@ -121,7 +123,7 @@ class Connection:
         after: Callable[[], None] | None = None
         try:
             try:
-                with self._lanes.enter(self._api.lane(request.method, request.path)):
+                with self._lanes.enter(self._api.lane(request.method, request.path), self._party):
                     response = self._api.handle(request)
                     after = response.after
                     if not isinstance(response.body, bytes):
