@@ -134,9 +134,7 @@ class Sweeper:
         """After a reboot the wall clock says once how much of a lease is left; from then on the
         lease runs on this boot's clock."""
         if record.boot != now.boot:
-            record = replace(
-                record, boot=now.boot, ends_boot_s=now.boot_s + record.expires_at_s - now.wall_s
-            )
+            record = replace(record, boot=now.boot, ends_boot_s=now.boot_s + record.left_s(now))
             self._steps.ledger.put_lease(record)
         return record
 

@@ -60,7 +60,8 @@ class LeaseRecord:
         """Seconds until its end; zero or less once it is over."""
         if self.boot == now.boot:
             return self.ends_boot_s - now.boot_s
-        return self.expires_at_s - now.wall_s
+        # A host that has lost its clock boots years before now until a time service has set it.
+        return self.expires_at_s - max(now.wall_s, self.created_at_s)
 
     def ending_in(self, left_s: float, now: Moment) -> LeaseRecord:
         """The same lease, with its end `left_s` seconds from now."""

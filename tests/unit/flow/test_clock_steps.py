@@ -90,6 +90,25 @@ def test_after_a_reboot_the_wall_clock_says_once_what_is_left(tmp_path: Path) ->
     second.close()
 
 
+def test_a_boot_without_a_clock_gives_a_lease_no_more_than_it_had(tmp_path: Path) -> None:
+    """The wall clock says 1970 until a time service has set it."""
+    clock = ManualClock()
+    first = open_house(str(tmp_path), clock=clock)
+    record = first.leases.create(first.request(ttl_s=600)).record
+    first.close()
+    clock.reboot(100)
+    now_s = clock()
+    clock.step(-now_s)
+    second = open_house(str(tmp_path), clock=clock)
+    second.sweeper.recover()
+    assert found(second, record.id).left_s(clock.moment()) == 600
+    clock.step(now_s)
+    clock.advance(600)
+    second.sweeper.tick()
+    assert found(second, record.id).state is LeaseState.RELEASED
+    second.close()
+
+
 def test_a_boottime_of_another_boot_is_not_compared(tmp_path: Path) -> None:
     """The new boot is younger than the end that was written in the old one, and older."""
     clock = ManualClock()
