@@ -230,7 +230,9 @@ def _compose(
     unified = cgroup.detect(Path("/proc/self/mountinfo").read_text()).unified
     keeper = Keeper(native_program("keep"), unified, owned.id)
     holder = MountHolder(state_dir / "mounts", keeper if persistent else None)
-    left: set[str] = set()
+    going = going_on(ledger.leases(), clock.moment())
+    # A start that fails ends nothing of what the last daemon left for the next.
+    left = set(going) if holder.inherited else set()
     undo.callback(lambda: holder.close(keep=bool(left)))
     background = ThreadPoolExecutor(
         _BACKGROUND_THREADS, "background", interpreter.stay if persistent else None
@@ -241,8 +243,8 @@ def _compose(
     engine = OciEngine(setup, holder, background, random_hex, keeper if persistent else None)
     undo.callback(engine.close)
     # Before any workspace is mounted: a sandbox of a dead process may still hold its disk.
-    recovered = engine.recover(going_on(ledger.leases(), clock.moment()))
-    left.update(survivor.lease_id for survivor in recovered.survivors)
+    recovered = engine.recover(going)
+    left = {survivor.lease_id for survivor in recovered.survivors}
     workspaces = LocalWorkspaces(
         state_dir,
         holder,

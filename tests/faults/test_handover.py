@@ -684,6 +684,44 @@ def test_a_daemon_that_can_not_start_leaves_running_commands_alone() -> None:
         assert output(lease, "pgrep -c sleep") == "1\n"
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        # The runtime, before anything of the last daemon is looked at.
+        "stockade.native.find_runtime = broken",
+        "stockade.engines.oci.engine.OciEngine.recover = broken",
+        "stockade.host.workspaces.LocalWorkspaces.__init__ = broken",
+        "stockade.flow.settlement.Settlement.recover = broken",
+    ],
+)
+@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
+def test_wherever_a_start_fails_the_next_one_finds_everything(
+    broken: str, ended_by: signal.Signals
+) -> None:
+    script = f"""
+import stockade.native, stockade.engines.oci.engine, stockade.host.workspaces, stockade.flow.settlement
+from stockade.command import main
+def broken(*args, **named): raise OSError("broken by the test")
+{broken}
+main()
+"""
+    with daemon() as server, server.connect() as stockade:
+        lease = stockade.lease(None, trajectory="t")
+        lease.bash("echo kept > /tmp/kept; sleep 600 &").check()
+        guests, keepers, usual = server.guests(), server.keepers(), server.program
+        server.end(ended_by)
+        server.program = (sys.executable, "-c", script)
+        log = server.launch()
+        assert server.process is not None
+        assert server.process.wait(WAIT_S) == 1
+        log.close()
+        assert (server.guests(), server.keepers()) == (guests, keepers)
+        server.program = usual
+        server.start()
+        assert server.guests() == guests
+        assert output(lease, "cat /tmp/kept; pgrep -c sleep") == "kept\n1\n"
+
+
 def test_what_a_call_left_running_can_not_wait_on_its_pipe() -> None:
     """Nobody reads a finished call's pipe: a write fails, also while the guest could keep it."""
     with daemon() as server, server.connect() as stockade:
