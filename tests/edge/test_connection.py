@@ -211,3 +211,23 @@ def test_a_connection_above_the_1024th_descriptor_works(socket_dir: Path) -> Non
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     daemon.close()
+
+
+def test_a_client_waits_for_a_daemon_whose_backlog_is_full(socket_dir: Path) -> None:
+    path = f"{socket_dir}/s"
+    opened: list[Connection] = []
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+        listener.bind(path)
+        listener.listen(0)
+        first.connect(path)
+        second = threading.Thread(target=lambda: opened.append(Connection(path)))
+        second.start()
+        second.join(0.2)
+        assert second.is_alive()
+        accepted = [listener.accept()[0]]
+        second.join(GATE_S)
+        accepted.append(listener.accept()[0])
+        assert opened[0].usable()
+        opened[0].close()
+        for one in accepted:
+            one.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO, Final
@@ -16,7 +17,7 @@ from stockade.edge import http1
 from stockade.edge.client.stdin import chunk
 from stockade.edge.sending import MAX_POLL_MS, send_all
 
-_CONNECT_S: Final = 5.0
+_CONNECT_S: Final = 5
 # Most replies are one read; a buffer of this size is taken from the heap, a large one is mapped.
 _FIRST_BYTES: Final = 16 * 1024
 _READ_BYTES: Final = 256 * 1024
@@ -45,6 +46,10 @@ class Message:
     silence_s: float | None = 60.0
 
 
+def _timeval(seconds: int) -> bytes:
+    return struct.pack("@ll", seconds, 0)
+
+
 class Connection:
     """One connection, for one exchange after another: `transmit`, `head`, then `piece` until it is
     empty. A request's head and body go out in one piece, so that the daemon wakes once."""
@@ -52,10 +57,11 @@ class Connection:
     def __init__(self, path: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self.socket.settimeout(_CONNECT_S)
+            # The kernel's own timeout: with Python's the socket is non-blocking, and is refused
+            # at once where the daemon's backlog is full. Each later wait has a bound of its own.
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(_CONNECT_S))
             self.socket.connect(path)
-            # Each wait has a bound of its own; a timeout of the socket would be two system calls.
-            self.socket.settimeout(None)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(0))
         except OSError as error:
             self.socket.close()
             raise NotSent(f"{path}: {_say(error)}") from error
