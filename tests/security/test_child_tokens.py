@@ -79,7 +79,7 @@ def paths(
     yield lambda: leases.admit(target.id, permit)
     yield lambda: leases.renew(tenant, target.id, 10, permit)
     yield lambda: leases.reset(tenant, target.id, permit)
-    yield lambda: leases.changes(tenant, target.id, permit)
+    yield lambda: house.exports.changes(tenant, target.id, permit)
     yield lambda: leases.release(tenant, target.id, permit)
     below = f"{target.trajectory}/z"
     for how in ({}, {"share": target.id}, {"fork": target.id}):

@@ -45,6 +45,7 @@ from stockade.edge.wire import (
 from stockade.flow.approvals import Approvals
 from stockade.flow.auditing import Auditor
 from stockade.flow.authority import Authority
+from stockade.flow.exports import Exports
 from stockade.flow.gate import Gate
 from stockade.flow.lease_request import LeaseRequest
 from stockade.flow.leases import Leases
@@ -105,6 +106,7 @@ class FlowService:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._exports = Exports(parts.leases)
         self.watching = parts.watching
         self.authority = AuthorityService(parts.authority, parts.audit, parts.clock)
         self.audit = AuditService(parts.audit, parts.audit_key, parts.secrets.hide_all)
@@ -227,13 +229,13 @@ class FlowService:
 
     def export_lease(self, context: Context, lease: str, request: LeaseExport) -> ToolResult:
         started = self._parts.clock()
-        leases, tenant = self._parts.leases, context.peer.tenant
-        record, holder = leases.show(tenant, lease), self._holder(context)
+        tenant = context.peer.tenant
+        record, holder = self._parts.leases.show(tenant, lease), self._holder(context)
         if request.to is not None:
             self._note(context, AuditKind.LEASE_EXPORT, record, {"to": "directory"})
-            data, left_out = leases.export_to(tenant, lease, request.to, holder)
+            data, left_out = self._exports.to_directory(tenant, lease, request.to, holder)
         else:
-            data, left_out = leases.changes(tenant, lease, holder), ()
+            data, left_out = self._exports.changes(tenant, lease, holder), ()
         # Names are the sandbox's: a secret may be one.
         hidden = [self._parts.secrets.hide_all(line) for line in left_out]
         return self._result(context, record, started, data, skipped(data, hidden))
@@ -245,7 +247,7 @@ class FlowService:
         # Through a file: the lease is held while the patch is made, and a reader may be slow. Not in
         # /tmp, which may be memory: a patch can be as large as what the lease wrote.
         with tempfile.TemporaryFile(dir=self._parts.state_dir) as file:
-            _, left_out = self._parts.leases.export_patch(context.peer.tenant, lease, file, holder)
+            _, left_out = self._exports.patch(context.peer.tenant, lease, file, holder)
             file.seek(0)
             if left_out and not write(patch_heading(left_out)):
                 return

@@ -1,4 +1,4 @@
-"""Leases as their owners see them: create, show, list, renew, reset, export, release.
+"""Leases as their owners see them: create, show, list, renew, reset, release.
 
 A lease is unique by (tenant, trajectory, name) until it is released. `create` with the same
 parameters gives the existing one with its token, whoever repeats it; with other parameters it is
@@ -6,27 +6,26 @@ rejected and names the one that differs, because a workspace that exists is not 
 The time to live is no such parameter: a repeated create neither shortens nor extends the lease.
 
 The generation is the fence between owners. A new owner says `take_over`: the generation is raised,
-a token bound to it is minted, and what runs under the old one is cancelled. Calls with the old
-token are `stale_generation`; the workspace stays as it is.
+a token bound to it is minted, and what runs under the old one is cancelled. From then on each call
+with the old token is `stale_generation`; the workspace stays as it is.
 
 A lease of a child trajectory may work in the workspace of another one, or begin with a copy of it
 (`children`, `families`).
 
-Reset and release cancel running calls. An expired lease is gone for its owner at that moment, also
-before the sweeper has removed it.
+Reset and release do not wait for running calls to come to their end: they cancel them. An expired
+lease is gone for its owner at that moment, also before the sweeper has removed it.
 
 "Not there" and "not yours" are one answer. Operations name the caller's tenant; None is the
 operator, who sees all; and the permit of the token that came with them, if one did (`holding`). A
-lease whose capability was revoked is over. Errors are Failures; each operation names its codes.
+lease whose capability was revoked is over, as if its time had come. Errors are Failures; each
+operation names its codes.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import BinaryIO
 
 from stockade.decide.environment import check_variables
 from stockade.flow.children import check_below, check_entitled, may_take_over, named_origin
@@ -41,10 +40,7 @@ from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.lease import LeaseRecord, LeaseState
 from stockade.terms.moment import Moment, Timekeeper
 from stockade.terms.outcome import End
-from stockade.terms.ports import GivenBack, SourceReport, Workspace
-from stockade.terms.result import ExportData
-
-Exported = tuple[ExportData, tuple[str, ...]]  # and names of what was left out
+from stockade.terms.ports import SourceReport, Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,25 +174,16 @@ class Leases:
             check_owner(record, holder)
             return self._steps.remove(record, End.CANCELLED)
 
-    def changes(self, tenant: str | None, address: str, holder: Holder = None) -> ExportData:
-        """How much differs from the source: a state of one moment only while no call runs."""
-        return self._export(tenant, address, holder, None, False)[0]
-
-    def export_to(
-        self, tenant: str | None, address: str, target: str, holder: Holder = None
-    ) -> Exported:
-        """Apply the changes to the host directory `target`. Whether the caller may write there is
-        for the edge to know."""
-        return self._export(
-            tenant, address, holder, lambda workspace: workspace.export(target), False
-        )
-
-    def export_patch(
-        self, tenant: str | None, address: str, out: BinaryIO, holder: Holder = None
-    ) -> Exported:
-        """Write the changes as a patch. No other operation of the lease goes on meanwhile: `out`
-        is a file, never a slow reader."""
-        return self._export(tenant, address, holder, lambda workspace: workspace.patch(out), True)
+    @contextmanager
+    def held(self, tenant: str | None, address: str, holder: Holder = None) -> Iterator[Workspace]:
+        """The workspace, for a holder that may view all of it; no other operation of the lease
+        goes on meanwhile, calls do. Raises Failure: as `show` and `admit`, right_not_granted,
+        tool_not_granted, check_failed."""
+        seen = self.show(tenant, address)
+        with self._steps.locks.hold(key_of(seen)):
+            record = self._ready(seen.id)
+            check_reader(record, holder)
+            yield self.workspace(record)
 
     def admit(self, lease_id: str, permit: Permit) -> LeaseRecord:
         """The lease of a call, if `permit` is for it. What is answered holds until the call leaves
@@ -214,31 +201,6 @@ class Leases:
     def workspace(self, record: LeaseRecord) -> Workspace:
         """The mounted workspace of an admitted lease; mounts it after a restart."""
         return self._steps.attach(record)
-
-    def _export(
-        self,
-        tenant: str | None,
-        address: str,
-        holder: Holder,
-        write: Callable[[Workspace], GivenBack] | None,
-        is_patch: bool,
-    ) -> Exported:
-        seen = self.show(tenant, address)
-        with self._steps.locks.hold(key_of(seen)):
-            record = self._ready(seen.id)
-            check_reader(record, holder)
-            workspace = self.workspace(record)
-            kinds = Counter(change.kind for change in workspace.changes())
-            given = write(workspace) if write else GivenBack(0, 0, ())
-        data = ExportData(
-            kind="export",
-            added=kinds["added"],
-            modified=kinds["modified"] + kinds["type_changed"],
-            deleted=kinds["deleted"],
-            skipped=given.skipped,
-            patch_bytes=given.size if is_patch else None,
-        )
-        return data, given.left_out
 
     @contextmanager
     def _origin(self, request: LeaseRequest) -> Iterator[LeaseRecord | None]:

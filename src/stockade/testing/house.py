@@ -23,6 +23,7 @@ from stockade.flow.approvals import Approvals
 from stockade.flow.auditing import Auditor
 from stockade.flow.authority import Authority
 from stockade.flow.claims import Claims
+from stockade.flow.exports import Exports
 from stockade.flow.gate import Gate
 from stockade.flow.lease_request import LeaseRequest
 from stockade.flow.leases import Leases
@@ -116,6 +117,10 @@ class House:
 
     def permit(self, token: str) -> Permit:
         return self.authority.verify(token, self.clock())
+
+    @property
+    def exports(self) -> Exports:
+        return Exports(self.leases)
 
     @property
     def ring(self) -> KeyRing:

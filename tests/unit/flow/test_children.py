@@ -160,8 +160,8 @@ def test_a_sharing_lease_works_in_the_same_files_and_has_the_rest_of_its_own(
     assert (below.tree.lease_id, below.tree.limits.pids) == (made.id, 7)
     assert (below.tree.path, below.tree.disk_path) == (above.tree.path, above.tree.disk_path)
     (house.workspace(made) / "new").write_text("x")
-    assert house.leases.changes(TENANT, parent.id) == house.leases.changes(TENANT, made.id)
-    assert house.leases.changes(TENANT, made.id).added == 1
+    assert house.exports.changes(TENANT, parent.id) == house.exports.changes(TENANT, made.id)
+    assert house.exports.changes(TENANT, made.id).added == 1
 
 
 def test_a_sharing_lease_does_not_reset_and_its_end_leaves_the_workspace(
@@ -265,7 +265,7 @@ def test_a_fork_begins_with_what_is_there_and_goes_its_own_way(
     fork = child(house, capability=parent.token, fork=parent.id)
     assert fork.uid_base != parent.uid_base
     assert (house.workspace(fork) / "new").read_text() == "x"
-    assert house.leases.changes(TENANT, fork.id).added == 0
+    assert house.exports.changes(TENANT, fork.id).added == 0
     (house.workspace(fork) / "a.txt").write_text("changed")
     house.leases.reset(TENANT, parent.id)
     house.leases.release(TENANT, parent.id)

@@ -28,11 +28,9 @@ OWNERS: dict[str, Operation] = {
 }
 # Those that take its work out.
 READERS: dict[str, Operation] = {
-    "changes": lambda house, lease, holder: house.leases.changes(TENANT, lease, holder),
-    "patch": lambda house, lease, holder: house.leases.export_patch(
-        TENANT, lease, io.BytesIO(), holder
-    ),
-    "to": lambda house, lease, holder: house.leases.export_to(
+    "changes": lambda house, lease, holder: house.exports.changes(TENANT, lease, holder),
+    "patch": lambda house, lease, holder: house.exports.patch(TENANT, lease, io.BytesIO(), holder),
+    "to": lambda house, lease, holder: house.exports.to_directory(
         TENANT, lease, f"{house.workspaces.directory}-out", holder
     ),
 }

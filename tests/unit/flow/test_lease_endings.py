@@ -45,7 +45,7 @@ def test_b81_an_expired_lease_is_gone_at_once_and_its_name_is_free(house: House)
     house.leases.admit(record.id, permit)
     house.clock.advance(0.5)
     assert code_of(lambda: house.leases.admit(record.id, permit)) is Code.LEASE_EXPIRED
-    for action in (house.leases.reset, house.leases.changes):
+    for action in (house.leases.reset, house.exports.changes):
         assert code_of(partial(action, TENANT, record.id)) is Code.LEASE_EXPIRED
     assert code_of(lambda: house.leases.renew(TENANT, record.id, 60)) is Code.LEASE_EXPIRED
     fresh = house.leases.create(house.request(ttl_s=60)).record
@@ -99,7 +99,7 @@ def test_a_failed_reset_lets_no_call_in_until_it_is_repeated(
         house.leases.reset(TENANT, ADDRESS)
     assert house.leases.show(TENANT, ADDRESS).state is LeaseState.RESETTING
     assert code_of(lambda: house.leases.admit(record.id, permit)) is Code.WORKSPACE_UNAVAILABLE
-    assert code_of(lambda: house.leases.changes(TENANT, ADDRESS)) is Code.WORKSPACE_UNAVAILABLE
+    assert code_of(lambda: house.exports.changes(TENANT, ADDRESS)) is Code.WORKSPACE_UNAVAILABLE
     assert house.leases.reset(TENANT, ADDRESS).state is LeaseState.READY
     assert house.leases.admit(record.id, permit).workspace_version == 2
 
@@ -133,7 +133,7 @@ def test_b77_a_removal_that_fails_is_an_error_and_the_lease_is_never_handed_out_
         house.leases.release(TENANT, ADDRESS)
     assert house.leases.show(TENANT, record.id).state is LeaseState.DIRTY
     assert code_of(lambda: house.leases.admit(record.id, permit)) is Code.LEASE_EXPIRED
-    for action in (house.leases.reset, house.leases.changes):
+    for action in (house.leases.reset, house.exports.changes):
         assert code_of(partial(action, TENANT, record.id)) is Code.LEASE_EXPIRED
     # While it can't be removed nobody gets its name, and afterwards nobody gets its directory.
     faults.arm("workspaces.remove.half", raising(OSError("read-only")))

@@ -203,14 +203,14 @@ def test_export_gives_the_work_back(house: House, source: Path, tmp_path: Path) 
     (work / "a.txt").write_text("1\n")
     (work / "new").write_text("n\n")
     (work / "b.txt").unlink()
-    data = house.leases.changes(TENANT, ADDRESS)
+    data = house.exports.changes(TENANT, ADDRESS)
     assert (data.added, data.modified, data.deleted, data.patch_bytes) == (1, 1, 1, None)
     out = io.BytesIO()
-    data, left_out = house.leases.export_patch(TENANT, ADDRESS, out)
+    data, left_out = house.exports.patch(TENANT, ADDRESS, out)
     assert (data.added, data.modified, data.deleted) == (1, 1, 1)
     assert data.patch_bytes == len(out.getvalue()) > 0
     assert (data.skipped, left_out) == (0, ())
-    data, left_out = house.leases.export_to(TENANT, ADDRESS, str(source))
+    data, left_out = house.exports.to_directory(TENANT, ADDRESS, str(source))
     assert (data.patch_bytes, data.skipped, left_out) == (None, 0, ())
     assert (source / "a.txt").read_text() == "1\n"
     assert (source / "new").read_text() == "n\n"

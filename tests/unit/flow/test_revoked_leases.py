@@ -43,7 +43,7 @@ def test_its_operations_are_refused_by_token_and_without(house: House) -> None:
         for work in (
             partial(leases.renew, TENANT, record.id, 60, holder),
             partial(leases.reset, TENANT, record.id, holder),
-            partial(leases.changes, TENANT, record.id, holder),
+            partial(house.exports.changes, TENANT, record.id, holder),
         ):
             assert code_of(work) is Code.TOKEN_REVOKED
     assert code_of(partial(leases.admit, record.id, permit)) is Code.TOKEN_REVOKED
