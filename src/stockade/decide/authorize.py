@@ -69,8 +69,8 @@ def authorize(
         refusal = _refusal(permit, right)
         if refusal is not None:
             raise refusal
-    if lease is not None:
-        _check_disk(permit.grant.per_lease, lease.grant.per_lease, rights)
+    if lease is not None and any(right.right in ("write", "execute") for right in rights):
+        check_disk(permit.grant.per_lease, lease.grant.per_lease)
     failed = first_failed(checks_of(permit.grant, tool), arguments)
     if failed is not None:
         raise check_failure(failed)
@@ -107,23 +107,22 @@ def allowed_path(scope: PathScope, resolved_path: str, right: FileRight) -> bool
     return _covered(scope.write, resolved_path) and not _covered(scope.deny, resolved_path)
 
 
-def _check_disk(wanted: PerLease, made: PerLease, rights: Sequence[Right]) -> None:
-    """A lease has one disk, which was made with its own limits. What a narrower token writes there
-    can't be held to less: Failure(unenforceable)."""
+def check_disk(wanted: PerLease, made: PerLease) -> None:
+    """A workspace has one disk, which was made with the limits of its lease. Whoever writes there
+    with less can't be held to it: Failure(unenforceable)."""
     if wanted.disk_bytes < made.disk_bytes:
         name, least = "disk_bytes", made.disk_bytes
     elif wanted.inodes < made.inodes:
         name, least = "inodes", made.inodes
     else:
         return
-    if any(right.right in ("write", "execute") for right in rights):
-        raise failure(
-            Code.UNENFORCEABLE,
-            f"the lease's disk was made with {name} {least}, and nothing holds a call to less; "
-            "make a lease of the narrower capability",
-            rule=f"per_lease.{name}",
-            least=least,
-        )
+    raise failure(
+        Code.UNENFORCEABLE,
+        f"the workspace's disk was made with {name} {least}, and nothing holds who writes there to "
+        "less; make a lease of the narrower capability with a disk of its own",
+        rule=f"per_lease.{name}",
+        least=least,
+    )
 
 
 def _check_lease(permit: Permit, lease: LeaseRecord | None) -> None:

@@ -9,7 +9,7 @@ lack the lease lacks, what it spends counts against each of them, and revoking a
 
 from __future__ import annotations
 
-from stockade.decide.authorize import below
+from stockade.decide.authorize import below, check_disk
 from stockade.flow.lease_request import LeaseRequest
 from stockade.flow.minting import Offer
 from stockade.terms.fault import Code, failure
@@ -63,6 +63,13 @@ def check_entitled(request: LeaseRequest, origin: LeaseRecord, offer: Offer) -> 
             "the capability may read nothing of the workspace that is to be copied",
             rule="scope.read",
         )
+
+
+def check_shared_disk(owner: LeaseRecord, offer: Offer) -> None:
+    """A lease that shares the workspace of `owner` has that one's disk. Raises
+    Failure(unenforceable) for one that may write there and is granted less of it."""
+    if offer.grant.scope.write or offer.grant.scope.execute:
+        check_disk(offer.grant.per_lease, owner.grant.per_lease)
 
 
 def may_take_over(found: LeaseRecord, offer: Offer) -> bool:

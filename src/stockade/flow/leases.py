@@ -28,7 +28,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from stockade.decide.environment import check_variables
-from stockade.flow.children import check_below, check_entitled, may_take_over, named_origin
+from stockade.flow.children import (
+    check_below,
+    check_entitled,
+    check_shared_disk,
+    may_take_over,
+    named_origin,
+)
 from stockade.flow.holding import Holder, check_holder, check_owner, check_reader, not_granted
 from stockade.flow.lease_request import DEFAULT_NAME, LeaseRequest, check_same, chosen_image
 from stockade.flow.locks import key_of
@@ -76,7 +82,7 @@ class Leases:
 
     def create(self, request: LeaseRequest) -> Created:
         """Raises Failure: invalid_argument, token and denial codes, ceiling_exceeded, key_reused
-        (other parameters), source_unusable, workspace_unavailable, storage_unavailable, busy,
+        (other parameters), unenforceable (less of a shared disk), source_unusable, workspace_unavailable, storage_unavailable, busy,
         argument_too_large (env)."""
         check_variables(dict(request.env))
         with self._origin(request) as origin:
@@ -86,6 +92,8 @@ class Leases:
             offer = self._minter.offer(request, now.wall_s, self._bound_to)
             if origin is not None:
                 check_entitled(request, origin, offer)
+                if request.share is not None:
+                    check_shared_disk(self._steps.families.owner(origin), offer)
             image = chosen_image(request, offer.grant, origin)
             with self._steps.locks.hold((request.tenant, request.trajectory, request.name)):
                 return self._create(request, offer, image, origin, now)

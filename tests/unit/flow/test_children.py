@@ -350,3 +350,19 @@ def test_children_are_made_and_ended_at_once_without_waiting_for_ever(
         ends = [pool.submit(work, number) for number in range(4)]
         assert [end.result(60) for end in ends] == [0, 1, 2, 3]
     assert [record.id for record in house.ledger.leases()] == [parent.id]
+
+
+@pytest.mark.parametrize("limit", ["disk_bytes", "inodes"])
+def test_who_shares_a_disk_and_may_write_has_no_less_of_it(
+    house: House, parent: LeaseRecord, limit: str
+) -> None:
+    last = inspect(parent.token).blocks[-1]
+    less = last.per_lease.model_copy(update={limit: getattr(last.per_lease, limit) - 1})
+    token = attenuate(parent.token, narrow(last, per_lease=less))
+    refused = (Code.UNENFORCEABLE, f"per_lease.{limit}")
+    assert refusal(house, capability=token, share=parent.id) == refused
+    nothing = last.scope.model_copy(update={"write": (), "execute": ()})
+    reads = attenuate(parent.token, narrow(last, per_lease=less, scope=nothing))
+    assert child(house, capability=reads, share=parent.id).shares == parent.id
+    assert child(house, "run-1/sub-3", capability=parent.token, share=parent.id).shares == parent.id
+    assert child(house, "run-1/sub-4", capability=token, fork=parent.id).shares is None
