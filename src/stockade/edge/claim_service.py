@@ -63,8 +63,8 @@ class ClaimService:
         Failure(not_found), as for one that is not there."""
         if permit.chain == lease.chain:
             return
-        chains = self._settlement.chains_of_artifact(lease.id, artifact_id)
-        if not any(may_see(permit, chain) for chain in chains):
+        chain = self._settlement.chain_of_artifact(lease.id, artifact_id)
+        if chain is None or not may_see(permit, chain):
             raise failure(Code.NOT_FOUND, f"there is no artifact {artifact_id}")
 
     def settle(self, peer: Peer, claim_id: str, request: SettleRequest) -> CallView:

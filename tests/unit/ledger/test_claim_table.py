@@ -286,6 +286,18 @@ def test_the_log_begins_anew(ledger: SqliteLedger, table: ClaimTable, tmp_path: 
     assert log.stat().st_size < size * 1.5
 
 
+def test_the_call_that_kept_an_artifact_is_found_by_its_own_id_alone(table: ClaimTable) -> None:
+    wanted, lease = "ar_0000000000000001", claim().lease_id
+    kept = f'{{"stdout":"x","artifacts":[{{"id":"{wanted}"}}]}}'
+    named = f'{{"stdout":"\\"artifacts\\":[{{\\"id\\":\\"{wanted}\\"}}]","artifacts":[]}}'
+    table.put(claim(1, call_id="c1", chain=("mine",), result=kept))
+    table.put(claim(2, call_id="c2", chain=("other",), result=named))
+    table.put(claim(3, call_id="c3", chain=("none",)))
+    assert table.chain_of_artifact(lease, wanted) == ("mine",)
+    assert table.chain_of_artifact("ls_0000000000000002", wanted) is None
+    assert table.chain_of_artifact(lease, "ar_0000000000000002") is None
+
+
 def test_a_damaged_row_is_refused(ledger: SqliteLedger, table: ClaimTable) -> None:
     table.begin(claim())
     with ledger.transaction() as connection:
