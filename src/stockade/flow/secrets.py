@@ -25,6 +25,7 @@ from stockade.terms.secret import (
     SECRET_NAME_PATTERN,
     Secret,
 )
+from stockade.tools.catalog import TOOLS
 from stockade.tools.clean import clean_arguments
 from stockade.tools.needles import squeeze
 from stockade.tools.redact import Findings, Redactor, Tokens, marker
@@ -33,6 +34,9 @@ from stockade.tools.redact import Findings, Redactor, Tokens, marker
 _RESERVED: Final = re.compile(r"(?:PATH|HOME|USER|TMPDIR|LD_.*)\Z")
 _NO_TOKENS: Final = Tokens(())
 _NAME: Final = re.compile(SECRET_NAME_PATTERN)
+_ARGUMENTS: Final = frozenset(
+    name for tool in TOOLS.values() for name in tool.arguments.model_fields
+)
 
 
 class Secrets:
@@ -113,10 +117,14 @@ class Secrets:
 
     def recorded(self, lease_id: str | None, arguments: Arguments) -> tuple[Arguments, int]:
         """A `call_events.Redact`: the arguments as the audit may keep them, and how much was
-        taken out. Of a call that was refused the names are the caller's as well."""
+        taken out. Of a call that was refused the names may be the caller's as well; those of the
+        tools' own arguments stay."""
         redactor = self._plain if lease_id is None else self.redactor_of(lease_id)
         findings = Findings()
-        named = {redactor.text(name, findings): value for name, value in arguments.items()}
+        named = {
+            name if name in _ARGUMENTS else redactor.text(name, findings): value
+            for name, value in arguments.items()
+        }
         cleaned = clean_arguments(named, redactor, findings)
         return cleaned, findings.hidden.total()
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from stockade.flow.secrets import Secrets
 from stockade.ledger.secret_rows import Seal
@@ -131,3 +132,11 @@ def test_a_lost_key_stops_the_start(house: House) -> None:
         return Secrets(book, house.ledger, Tokens(()), house.clock)
 
     assert code_of(start) is Code.STORAGE_UNAVAILABLE
+
+
+def test_what_is_recorded_keeps_the_names_of_arguments_and_no_other(house: House) -> None:
+    record = lease_of(house)
+    house.secrets.add(record, "ODD", b"expected_version", in_environment=False)
+    given: dict[str, JsonValue] = {"expected_version": "v", "expected_version2": "v"}
+    cleaned, hidden = house.secrets.recorded(record.id, given)
+    assert (list(cleaned), hidden) == (["expected_version", "[redacted:ODD]2"], 1)
