@@ -12,6 +12,7 @@ number, size and time of change, which differs after every write but also after 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -95,6 +96,24 @@ def content_version(digest: bytes) -> str:
 
 def version_of(content: bytes) -> str:
     return content_version(hashlib.sha256(content).digest())
+
+
+def version_at(dir_fd: int, name: bytes) -> str | None:
+    """The version of a file of at most `EXACT_BYTES`; None for anything else that has the name.
+    Follows no link. Raises OSError."""
+    try:
+        fd = os.open(name, _READ, dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
+    try:
+        state = os.fstat(fd)
+        if not stat.S_ISREG(state.st_mode) or state.st_size > EXACT_BYTES:
+            return None
+        return version_of(read_all(fd, state.st_size))
+    finally:
+        os.close(fd)
 
 
 def stat_version(state: os.stat_result) -> str:

@@ -26,6 +26,7 @@ from stockade.host.file_content import (
     open_regular,
     require_regular,
     stat_version,
+    version_at,
 )
 from stockade.host.file_edit import ATTEMPTS, edit_file, require_writable
 from stockade.host.file_faults import explain, explained
@@ -89,14 +90,15 @@ class LeaseFiles:
         return self._on(operation.path, scope, "write", work)
 
     def tidy(self, edit: EditOutcome, scope: PathScope) -> None:
-        """Remove the temporary name of an edit that was cut off. Raises Failure: as
-        `LeaseRoot.resolve`."""
+        """Remove the temporary name of an edit that was cut off, if what has it is one of the two
+        files of the edit as they were: a program may have written to the old one since, and no
+        program's write is lost. Raises Failure: as `LeaseRoot.resolve`."""
 
         def work(resolved: Resolved) -> None:
-            # Nothing is left, or a program has put a directory there.
-            gone = suppress(FileNotFoundError, IsADirectoryError)
-            with self._locks.hold(resolved.path), gone:
-                os.unlink(edit_name(edit), dir_fd=resolved.parent_fd)
+            name, parent_fd = edit_name(edit), resolved.parent_fd
+            with self._locks.hold(resolved.path), suppress(FileNotFoundError):
+                if version_at(parent_fd, name) in (edit.old_version, edit.new_version):
+                    os.unlink(name, dir_fd=parent_fd)
 
         self._on(edit.path, scope, "write", work)
 

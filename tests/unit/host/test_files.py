@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stockade.host.file_content import version_of
-from stockade.host.file_replace import Replacement
+from stockade.host.file_replace import Replacement, edit_name
 from stockade.terms.call import EditOperation
 from stockade.terms.fault import Code, Failure, Fault
 from stockade.terms.grant import CheckPrefix
@@ -145,6 +145,30 @@ def test_the_name_that_a_killed_edit_leaves_is_known(
         tree.files.tidy(edit, tree.everywhere)
     assert tree.litter() == []
     assert (tree.workspace / "f").read_bytes() == b"new"
+
+
+def test_what_a_program_has_put_under_an_edits_name_stays(tree: LeaseTree) -> None:
+    """A write to the old file, say, between the edit and the end of its daemon."""
+    edit = EditOutcome("/workspace/f", 1, version_of(b"old"), version_of(b"new"), "", False)
+    (tree.workspace / "f").write_bytes(b"new")
+    left = tree.workspace / os.fsdecode(edit_name(edit))
+    left.write_bytes(b"old, and a line more")
+    tree.files.tidy(edit, tree.everywhere)
+    assert left.read_bytes() == b"old, and a line more"
+    left.unlink()
+    left.symlink_to("f")
+    tree.files.tidy(edit, tree.everywhere)
+    left.unlink()
+    os.mkfifo(left)
+    tree.files.tidy(edit, tree.everywhere)
+    left.unlink()
+    left.mkdir()
+    tree.files.tidy(edit, tree.everywhere)
+    assert (left.is_dir(), (tree.workspace / "f").read_bytes()) == (True, b"new")
+    left.rmdir()
+    left.write_bytes(b"old")
+    tree.files.tidy(edit, tree.everywhere)
+    assert not left.exists()
 
 
 def test_b47_a_daemon_killed_in_mid_write_leaves_the_old_content_alone(tree: LeaseTree) -> None:
