@@ -26,7 +26,8 @@ class BadMessage(Exception):
 @dataclass(slots=True)
 class Message:
     """A request (`method`, `target`) or a reply (`status`). `headers` have lower-case names; the
-    last of a repeated name counts; none of ours may be repeated. `version` and `keep_alive` hold once the head is complete."""
+    last of a repeated name counts; none of ours may be repeated. `version` and `keep_alive` hold
+    once the head is complete."""
 
     method: str = ""
     target: str = ""

@@ -3,8 +3,8 @@
 Loaded only by a daemon whose configuration names a receiver. A call is handed over when it is over,
 whole, by putting it into a bounded queue; a thread makes its spans, one for the call and one for
 each stage, and the library sends them in batches. So nothing of a receiver that is slow or dead
-reaches a call: what does not fit is dropped and counted. That spans are lost is logged when it begins
-and when it is over.
+reaches a call: what does not fit is dropped and counted. That spans are lost is logged when it
+begins and when it is over.
 
 Spans carry ids, tool, status and code; never arguments or output.
 """

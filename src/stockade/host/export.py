@@ -2,8 +2,9 @@
 
 The directory is the operator's, the names and links come from the sandbox. Every directory is
 opened below the target without following a link; a file is written without a name and then put in
-its place, so a reader sees the old one or the new one, and a daemon that is killed leaves no part. New things get the owner of the directory they
-are in, a file that replaces another keeps that one's owner, and no set-uid bit passes.
+its place (`file_replace`), so a reader sees the old one or the new one, and a daemon that is killed
+leaves no part. New things get the owner of the directory they are in, a file that replaces another
+keeps that one's owner, and no set-uid bit passes.
 
 Left out and named: everything below a `.git` directory, because git runs programs that its config
 and hooks name; links that are absolute or climb out of the target; and what no longer fits, such as

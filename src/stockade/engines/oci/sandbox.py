@@ -45,10 +45,8 @@ from stockade.terms.outcome import End, ExecOutcome
 from stockade.terms.ports import ArtifactSink, ExecContext
 
 _KILL_TIMEOUT_S: Final = 10.0
-_NO_PROGRAM: Final = (
-    126,
-    127,
-)  # a shell's status when a program can't be executed, or is not there
+# A shell's status when a program can't be executed, or is not there.
+_NO_PROGRAM: Final = (126, 127)
 # A command may have killed all that wait (`kill -9 -1`), of both sorts.
 _TRIES: Final = 2 * BUSY_SPARES + 2
 

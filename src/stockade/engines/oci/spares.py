@@ -64,8 +64,8 @@ class Spares:
     ) -> None:
         """`owner` is the host id, of user and group, of the user inside. `new_number` names a
         spare, 64 bits that no other of this guest ever had. `on_refused` is told of each process
-        that a limit refused and no call wanted. `persistent` ones outlive this
-        process. `left` are groups of an earlier process's calls."""
+        that a limit refused and no call wanted. `persistent` ones outlive this process. `left` are
+        groups of an earlier process's calls."""
         self._link = link
         self._background = background
         self._maker = Maker(

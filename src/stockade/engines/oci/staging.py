@@ -6,8 +6,8 @@ are cloned while the launcher is still in the namespace that holds them; then it
 covers what the runtime must not see, and attaches everything below one staging directory.
 
 A denied path below a writable tree is a read-only mount, and every directory between it and the
-root of the outermost tree is a mount point of its own: renaming a parent would otherwise move the denial away
-(`mv .git g; mkdir -p .git/hooks` worked without it).
+root of the outermost tree is a mount point of its own: renaming a parent would otherwise move the
+denial away (`mv .git g; mkdir -p .git/hooks` worked without it).
 """
 
 from __future__ import annotations
