@@ -98,6 +98,15 @@ def test_a_child_lease_is_never_wider_than_what_it_was_made_with(
     if how == "fork" and not presented.grant.scope.read:
         assert code_of(lambda: house.leases.create(request)) is Code.RIGHT_NOT_GRANTED
         return
+    scope, own, shared = (
+        presented.grant.scope,
+        presented.grant.per_lease,
+        parent.grant.per_lease,
+    )
+    less = own.disk_bytes < shared.disk_bytes or own.inodes < shared.inodes
+    if how == "share" and less and (scope.write or scope.execute):
+        assert code_of(lambda: house.leases.create(request)) is Code.UNENFORCEABLE
+        return
     child = house.leases.create(request).record
     permit = house.permit(child.token)
     assert exceeds(permit.grant, presented.grant) is None
