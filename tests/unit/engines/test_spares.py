@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from stockade.engines.oci.held import Template
 from stockade.engines.oci.making import Maker, Placed
 from stockade.engines.oci.spares import Spares
+from stockade.host.call_group import CallGroup
 from stockade.host.guest_link import GuestLink
 from stockade.host.lease_groups import SandboxGroups
 from stockade.terms.fault import Code, Failure, failure
@@ -89,6 +90,44 @@ def test_shells_that_are_distrusted_get_no_command() -> None:
         spares.distrust()
         assert spares.take(template(b"same")).spare.id == 2
         assert guest.told == [3]
+        spares.close()
+
+
+class Group(Waiting):
+    def __init__(self, number: int, removed: list[int]) -> None:
+        super().__init__(number)
+        self._removed = removed
+
+    def remove(self) -> bool:
+        self._removed.append(self.id)
+        return True
+
+
+def test_the_group_of_a_call_stays_until_the_call_is_settled() -> None:
+    """A daemon that follows needs it to tell how the command ended."""
+    removed: list[int] = []
+    with ThreadPoolExecutor(1) as background:
+        spares = Spares(
+            cast("GuestLink", Guest()),
+            cast("SandboxGroups", None),
+            background,
+            0,
+            lambda: 0,
+            lambda: None,
+            persistent=True,
+        )
+        for number in (1, 2, 3):
+            spares.meanwhile(number)
+            each = placed(number, held=False)
+            group = cast("CallGroup", Group(number, removed))
+            spares._used.append(replace(each, group=group))
+        spares.over(1, at_once=True)
+        spares._tidy()
+        assert removed == [1]
+        spares.over(2, at_once=False)
+        spares._tidy()
+        spares._tidy()
+        assert removed == [1, 2]
         spares.close()
 
 

@@ -177,8 +177,8 @@ class OciSandbox:
         deadline: float,
     ) -> ExecOutcome:
         begun, slot = self._start(placed, operation, env, context, deadline)
-        self._spares.meanwhile()
         number = placed.spare.id
+        self._spares.meanwhile(number)
         try:
             outcome = self._conclude(begun, context)
         except Failure as error:
@@ -289,6 +289,7 @@ class OciSandbox:
         """Go on with a call of an earlier process to its verdict, until its own deadline and for at
         most `timeout_ms`. Raises Failure(sandbox_unavailable) when it is certain that nothing ran,
         OSError."""
+        self._spares.keep(entry.number)
         with self._lock:  # what it used of memory before is not known
             self._running += 1
             self._overlapped = True

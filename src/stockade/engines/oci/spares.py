@@ -82,6 +82,8 @@ class Spares:
         self._used: deque[Placed] = deque()
         self._survived: deque[CallGroup] = deque(left)
         self._over: list[int] = []
+        # Begun and not over: without its group the next daemon could not tell how one has ended.
+        self._open: set[int] = set()
         self._making = False
         self._busy = False
         self._last_used = 0.0
@@ -162,9 +164,15 @@ class Spares:
             return self._held.popleft()
         return self._plain.popleft() if self._plain else None
 
-    def meanwhile(self) -> None:
-        """A command begins to run."""
+    def keep(self, number: int) -> None:
+        """The group of this call stays until the call is `over`."""
         with self._changed:
+            self._open.add(number)
+
+    def meanwhile(self, number: int) -> None:
+        """A command begins to run, whose group stays until it is `over`."""
+        with self._changed:
+            self._open.add(number)
             now = time.monotonic()
             self._busy = now - self._last_used < BUSY_S
             self._last_used = now
@@ -193,13 +201,15 @@ class Spares:
         return BUSY_SPARES if self._busy else SPARES
 
     def over(self, number: int, *, at_once: bool) -> None:
-        """The guest need not keep what it keeps of a call. It is told with the next ones that are
-        made, unless `at_once`: it would wake beside the reply (0.05 ms of a short call)."""
+        """The guest need not keep what it keeps of a call, nor we its group. The guest is told with
+        the next ones that are made, unless `at_once`: it would wake beside the reply (0.05 ms of a
+        short call)."""
+        with self._changed:
+            self._open.discard(number)
+            if not at_once:
+                self._over.append(number)
         if at_once:
             self._link.done(number)
-        else:
-            with self._changed:
-                self._over.append(number)
 
     def close(self) -> None:
         with self._changed:
@@ -258,7 +268,8 @@ class Spares:
         older = min(LOOKS, len(self._survived))
         with self._changed:
             over, self._over = self._over, []
-            used, self._used = self._used, deque()
+            used = [each for each in self._used if each.spare.id not in self._open]
+            self._used = deque(each for each in self._used if each.spare.id in self._open)
         for number in over:
             self._link.done(number)
         for placed in used:
