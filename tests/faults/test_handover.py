@@ -300,11 +300,18 @@ def test_an_exit_that_was_read_and_not_acknowledged_is_there_and_then_forgotten(
     # By then it has tidied up after calls that are over, of which this is none.
     until(lambda: len(waiting(state)) >= 3, "others wait")
     dying.kill()
+    journal = CallJournal(state / "calls", current_boot())
+    [(_, entry)] = journal.entries()
+    journal.close()
+    groups = Daemon(state.parent, config=None, name=state.name).groups()
+    [group] = [path for path in groups if path.name == f"call-{entry.number:x}"]
     with following(state) as then:
         result = then.result()
         assert result.exit is not None
         assert (result.exit.code, printed_by(result)) == (3, "done\n")
         assert journaled(then) == []
+        lease = then.stockade.attach(dying.lease_id)
+        until(lambda: lease.bash(":").check() and not group.exists(), "its group is removed")
     with following(state) as then:
         assert output(then.stockade.attach(dying.lease_id), "cat log") == "done\n"
 

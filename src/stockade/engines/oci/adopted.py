@@ -229,4 +229,4 @@ class LeftCalls:
 
 
 def _done(adopted: Adopted | None, number: int) -> Callable[[], None]:
-    return (lambda: None) if adopted is None else (lambda: adopted.link.done(number))
+    return (lambda: None) if adopted is None else (lambda: adopted.sandbox.forgotten(number))

@@ -277,6 +277,10 @@ class OciSandbox:
     def busy(self) -> bool:
         return bool(self._expected)
 
+    def forgotten(self, number: int) -> None:
+        """Nobody will ask for this call of an earlier process."""
+        self._spares.over(number, at_once=True)
+
     def discard(self, placed: Placed) -> None:
         """Tidy up after a call of an earlier process."""
         self._spares.give_back(placed)
