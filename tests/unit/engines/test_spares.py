@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -47,6 +47,18 @@ def placed(number: int, *, held: bool) -> Placed:
     return Placed(made, made, made, held)  # type: ignore[arg-type]
 
 
+def spares_of(guest: Guest, background: Executor) -> Spares:
+    return Spares(
+        cast("GuestLink", guest),
+        cast("SandboxGroups", None),
+        background,
+        0,
+        lambda: 0,
+        lambda: None,
+        persistent=True,
+    )
+
+
 def template(secret: bytes) -> Template:
     return Template((b"/bin/sh",), (b"sh", b"-c"), ((b"TOKEN", secret),), b"/")
 
@@ -54,15 +66,7 @@ def template(secret: bytes) -> Template:
 def test_a_shell_with_an_old_environment_ends_at_once_and_not_with_the_next_call() -> None:
     guest = Guest()
     with ThreadPoolExecutor(1) as background:
-        spares = Spares(
-            cast("GuestLink", guest),
-            cast("SandboxGroups", None),
-            background,
-            0,
-            lambda: 0,
-            lambda: None,
-            persistent=True,
-        )
+        spares = spares_of(guest, background)
         spares._template = template(b"old")
         spares._held.append(placed(1, held=True))
         spares._plain.append(placed(2, held=False))
@@ -74,15 +78,7 @@ def test_a_shell_with_an_old_environment_ends_at_once_and_not_with_the_next_call
 def test_shells_that_are_distrusted_get_no_command() -> None:
     guest = Guest()
     with ThreadPoolExecutor(1) as background:
-        spares = Spares(
-            cast("GuestLink", guest),
-            cast("SandboxGroups", None),
-            background,
-            0,
-            lambda: 0,
-            lambda: None,
-            persistent=True,
-        )
+        spares = spares_of(guest, background)
         spares._template = template(b"same")
         spares._held += [placed(1, held=True), placed(3, held=True)]
         spares._plain.append(placed(2, held=False))
@@ -107,15 +103,7 @@ def test_the_group_of_a_call_stays_until_the_call_is_settled() -> None:
     """A daemon that follows needs it to tell how the command ended."""
     removed: list[int] = []
     with ThreadPoolExecutor(1) as background:
-        spares = Spares(
-            cast("GuestLink", Guest()),
-            cast("SandboxGroups", None),
-            background,
-            0,
-            lambda: 0,
-            lambda: None,
-            persistent=True,
-        )
+        spares = spares_of(Guest(), background)
         for number in (1, 2, 3):
             spares.meanwhile(number)
             each = placed(number, held=False)
