@@ -35,7 +35,9 @@
 int mount(const char *, const char *, const char *, unsigned long, const void *);
 enum { ms_rec = 16384, ms_private = 1 << 18 };
 
-enum { max_slots = 128, max_args = 64, max_script = 1 << 20 };
+/* decide/compile.py bounds the mounts of a plan's trees (MAX_MOUNTS); the rest is a few and at most
+ * 64 executable places of the system. A path is named twice and has at most 4,096 bytes. */
+enum { max_slots = 1024, max_args = 64, max_script = 8 << 20 };
 static int slots[max_slots];
 static int userns = -1;
 static const char *operation = "start";

@@ -281,3 +281,32 @@ def test_deny_holds_where_a_part_of_the_tree_is_executable(oci_world: OciWorld) 
         assert made.run("mv other/q other/away && mv other/away other/q && mv other o").value == 0
         for place, status in (("p/q/run", 0), ("p/q", 126), (".", 126)):
             assert made.run(f"cp /usr/bin/true {place}/t && {place}/t").value == status, place
+
+
+def test_deny_holds_where_its_tree_lies_in_a_private_tmp(oci_world: OciWorld) -> None:
+    trees = ("/workspace", "/tmp/x/y")
+    grant = grant_for(
+        oci_world, Profile.AGENT, read=trees, write=trees, deny=("/tmp/x/y/d/e", "/tmp/x/y/f")
+    )
+    with leased(oci_world) as tree, entered(oci_world, grant, tree) as made:
+        made.run("mkdir -p /tmp/other/y/d/e").value  # noqa: B018
+        for act in (
+            "echo x > /tmp/x/y/f/f",
+            "mv /tmp/x/y/d /tmp/x/y/away",
+            "mv /tmp/x/y /tmp/x/away",
+            "mv /tmp/x /tmp/away",
+            f"{EXCHANGE} /tmp/x /tmp/other",
+        ):
+            assert made.run(act).value not in (0, 127, None), act
+        assert made.run("mv /tmp/other/y /tmp/other/z && mv /tmp/other /tmp/o").value == 0
+        assert made.run("echo x > /tmp/x/y/g && rm /tmp/x/y/g").value == 0
+
+
+def test_as_many_paths_as_a_grant_holds_are_denied(oci_world: OciWorld) -> None:
+    names = [f"/workspace/p{index}/q/r" for index in range(64)]
+    grant = grant_for(oci_world, Profile.AGENT, deny=tuple(names))
+    with leased(oci_world) as tree, entered(oci_world, grant, tree) as made:
+        left = (
+            "for d in p*/q; do echo x 2>/dev/null >$d/r/f || mv $d x 2>/dev/null || echo $d; done"
+        )
+        assert len(made.says(left).split()) == 64

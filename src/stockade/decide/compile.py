@@ -32,6 +32,9 @@ from stockade.terms.plan import Kind, Limits, SandboxPlan, TmpfsMount, TreeMount
 
 HOSTNAME: Final = "sandbox"
 _TOPS: Final = (WORKSPACE, TMP)
+# Mounts that the trees of one sandbox may take. The launcher holds a descriptor of each at the same
+# time (max_slots in sandbox/launch.c).
+MAX_MOUNTS: Final = 512
 _PAGE: Final = 4096
 # An inode of a tmpfs costs about 1 KiB of the same memory limit: one for 8 KiB adds an eighth.
 _BYTES_PER_INODE: Final = 8192
@@ -79,6 +82,8 @@ def compile_plan(
     private_tmp = all(tree.path != TMP for tree in trees)
     tmpfs = _tmpfs(grant.per_lease, profile, scope.execute, private_tmp=private_tmp)
     _check_deny_outside(grant.deny, trees, tmpfs, profile)
+    deny = _deny_inside(grant.deny, trees)
+    _check_mounts(trees, deny, private_tmp=private_tmp)
     return SandboxPlan(
         version=1,
         kind=kind,
@@ -92,7 +97,7 @@ def compile_plan(
         system_executable=_covered("/", scope.execute),
         system_execute=_system_execute(scope.execute, tmpfs),
         trees=trees,
-        deny=_deny_inside(grant.deny, trees),
+        deny=deny,
         tmpfs=tmpfs,
         connect=scope.connect,
         seccomp=policy.seccomp_ref(profile),
@@ -223,6 +228,26 @@ def _deny_inside(deny: tuple[str, ...], trees: tuple[TreeMount, ...]) -> tuple[s
     """The denied paths that lie in a writable tree; elsewhere nothing can be written anyway."""
     owners = ((path, _innermost(path, trees)) for path in deny)
     return tuple(path for path, owner in owners if owner is not None and owner.writable)
+
+
+def _check_mounts(
+    trees: tuple[TreeMount, ...], deny: tuple[str, ...], *, private_tmp: bool
+) -> None:
+    """A denied path takes a mount and one for each directory above it in its tree, so that none is
+    renamed; so does a tree in a private /tmp. A path has up to 2,048 names, a grant 64 paths."""
+    mounts = {tree.path for tree in trees}
+    apart = [path for path in mounts if private_tmp and objects.covers_path(TMP, path)]
+    for path in (*deny, *apart):
+        while path not in _TOPS:
+            mounts.add(path)
+            path = path[: path.rindex("/")]
+        if len(mounts) > MAX_MOUNTS:
+            raise failure(
+                Code.UNENFORCEABLE,
+                "the denied and granted paths, with the directories above them, are more than "
+                f"{MAX_MOUNTS} mounts",
+                rule="deny" if deny else "scope",
+            )
 
 
 def _check_deny_outside(

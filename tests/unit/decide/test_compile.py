@@ -275,6 +275,20 @@ def test_a_denial_in_a_private_tmp_is_refused(policy: Policy, agent: Grant) -> N
     _refused(Code.UNENFORCEABLE, "deny", policy, grant)
 
 
+def test_mounts_of_denied_and_granted_paths_are_bounded(policy: Policy, agent: Grant) -> None:
+    """As many as the launcher can hold (max_slots in sandbox/launch.c), whatever their depth."""
+    seven = tuple(f"/workspace/{index}/b/c/d/e/f/g" for index in range(64))
+    assert len(_plan(policy, _scoped(agent, deny=seven)).deny) == 64
+    shared = tuple(f"/workspace/{'a/' * 400}{index}" for index in range(64))
+    assert len(_plan(policy, _scoped(agent, deny=shared)).deny) == 64
+    deep = ("/workspace" + "/a" * 2000,)
+    for deny in (tuple(f"{path}/h/i" for path in seven), deep):
+        _refused(Code.UNENFORCEABLE, "deny", policy, _scoped(agent, deny=deny))
+    assert _plan(policy, _scoped(agent, read=deep, write=deep)).trees
+    below_tmp = ("/tmp" + "/a" * 2000,)
+    _refused(Code.UNENFORCEABLE, "scope", policy, _scoped(agent, read=below_tmp, write=()))
+
+
 def test_search_is_the_narrowest_sandbox(policy: Policy, agent: Grant) -> None:
     plan = _plan(
         policy,

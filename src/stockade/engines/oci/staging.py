@@ -7,7 +7,8 @@ covers what the runtime must not see, and attaches everything below one staging 
 
 A denied path below a writable tree is a read-only mount, and every directory between it and the
 root of the outermost tree is a mount point of its own: renaming a parent would otherwise move the
-denial away (`mv .git g; mkdir -p .git/hooks` worked without it).
+denial away (`mv .git g; mkdir -p .git/hooks` worked without it). So is every directory between a
+private /tmp and a tree in it.
 """
 
 from __future__ import annotations
@@ -267,6 +268,9 @@ def _attach_trees(
         if partial:
             for directory in _points(top, [mount.path for mount, _ in mine]):
                 out.add("mkdir", to_bytes(root + directory), "0755")
+                if top in private and all(mount.path != directory for mount, _ in mine):
+                    pin = out.clone(root, to_bytes(directory[1:]), "sd")
+                    out.add("attach", pin, root, to_bytes(directory[1:]))
         for mount, slot in mine:
             out.add("attach", slot, root, to_bytes(mount.path[1:]))
         if partial and top not in private:
