@@ -34,8 +34,9 @@ build/.setup-dev: build/.setup requirements/dev.txt
 demo: build/.setup
 	@$(BIN)/python demo/demo.py
 
+# Two at a time: most tests wait for something. A file stays in one process, with its fixtures.
 test: build/.setup-dev
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 check: build/.setup-dev
 	$(BIN)/ruff format --check $(SOURCES)
