@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stockade import command
-from stockade import daemon as composition
+from stockade import runtime as composition
 from stockade.ledger.audit_table import AuditTable
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.audit import AuditEvent

@@ -19,8 +19,8 @@ from benchmarks.daemon import PLACE
 from benchmarks.measure import Samples
 from benchmarks.report import Figure, at_most, figure, no_failure, percentile
 from benchmarks.world import World
-from stockade.daemon import open_runtime
 from stockade.host.guest_link import GuestLink
+from stockade.runtime import open_runtime
 
 OURS: Final = "stockade"
 _LEASES: Final = 100
@@ -32,7 +32,7 @@ _LEFT: Final = """
 import os, sys, threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from stockade.daemon import open_runtime
+from stockade.runtime import open_runtime
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role

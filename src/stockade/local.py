@@ -17,6 +17,6 @@ class Stockade(sdk.Stockade):
         """A runtime in this process with a state of its own, which `close` removes. Needs root.
         Makes this process a subreaper. Raises Failure(engine_unavailable) naming what is missing.
         """
-        from stockade.daemon import open_local
+        from stockade.embedded import open_local
 
         return cls(open_local())

@@ -21,8 +21,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from stockade import daemon as composition
 from stockade import native
+from stockade import runtime as composition
 from stockade.decide.blocks import narrow
 from stockade.decide.tokens import attenuate, inspect
 from stockade.edge.client.lease import Lease

@@ -19,8 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from stockade import daemon as composition
-from stockade.daemon import Runtime
+from stockade import runtime as composition
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role
@@ -31,6 +30,7 @@ from stockade.host.cgroup import counter, populated
 from stockade.host.leasedir import current_boot
 from stockade.ledger.claim_table import ClaimTable
 from stockade.ledger.store import SqliteLedger
+from stockade.runtime import Runtime
 from stockade.terms.claim import ClaimRecord, ClaimState
 from stockade.terms.result import ToolResult, Warn
 from tests.daemons import WAIT_S, Daemon, InCall, daemon, gone, output, place, until
@@ -39,7 +39,7 @@ from tests.daemons import WAIT_S, Daemon, InCall, daemon, gone, output, place, u
 DYING = """
 import os, sys, threading
 from pathlib import Path
-from stockade import daemon
+from stockade import runtime as composition
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role
@@ -48,7 +48,7 @@ state, before, command, timeout_ms, stop = sys.argv[1:]
 def point(name):
     if name == stop:
         print("at", name, flush=True); threading.Event().wait()
-runtime = daemon.open_runtime(Path(state), persistent=True, fault_point=point)
+runtime = composition.open_runtime(Path(state), persistent=True, fault_point=point)
 here = Peer(os.getuid(), None, Role.OPERATOR, own=True)
 stockade = Stockade(InProcessTransport(runtime.api, here, runtime.close))
 lease = stockade.lease(None, trajectory="t")

@@ -17,14 +17,15 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from stockade import daemon
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role
 from stockade.edge.server.http import HttpServer
 from stockade.edge.wire import LeaseCreate
+from stockade.embedded import EMBEDDED
 from stockade.host import leftovers
+from stockade.runtime import open_runtime
 
 _OWN: Final = "attacker"
 _VICTIM: Final = "victim"
@@ -56,10 +57,10 @@ class _Request:
 def opened(uid: int, mark: str) -> Iterator[dict[str, str]]:
     """The daemon, to the end of the context. `uid` is the attacker's on the host. The facts are
     the directory of its sockets and requests, and its state directory. Raises Failure."""
-    state_dir, owned = leftovers.new_state(daemon.EMBEDDED)
+    state_dir, owned = leftovers.new_state(EMBEDDED)
     with ExitStack() as undo:
         undo.callback(leftovers.remove_state, state_dir, owned)
-        runtime = daemon.open_runtime(state_dir, owned=owned)
+        runtime = open_runtime(state_dir, owned=owned)
         undo.callback(runtime.close)
         doors = state_dir / "doors"
         doors.mkdir(mode=0o755)

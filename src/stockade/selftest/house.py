@@ -16,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from stockade import daemon, native
+from stockade import native
 from stockade.decide.compile import compile_plan, plan_digest
+from stockade.embedded import EMBEDDED
 from stockade.engines.oci import image
 from stockade.engines.oci.engine import OciEngine, Setup
 from stockade.flow.user_ids import UID_FLOOR, UID_RANGE, UID_SLOTS
@@ -201,7 +202,7 @@ class House:
 @contextmanager
 def opened() -> Iterator[House]:
     """A house with its baits, and nothing of it afterwards. Raises Failure(engine_unavailable)."""
-    place = daemon.EMBEDDED
+    place = EMBEDDED
     native.check_host(place)
     leftovers.collect(place, cgroup.detect(Path("/proc/self/mountinfo").read_text()))
     state_dir, owned = leftovers.new_state(place)

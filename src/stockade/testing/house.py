@@ -20,6 +20,7 @@ from stockade.decide.grant_file import CeilingFile
 from stockade.decide.policy import Policy
 from stockade.decide.tokens import SECRET_BYTES, KeyRing
 from stockade.flow.approvals import Approvals
+from stockade.flow.assembly import Ports, Rules, assemble
 from stockade.flow.auditing import Auditor
 from stockade.flow.authority import Authority
 from stockade.flow.claims import Claims
@@ -36,7 +37,6 @@ from stockade.flow.settlement import Settlement
 from stockade.flow.spending import Spending
 from stockade.flow.steps import LeaseSteps
 from stockade.flow.sweeper import Sweeper
-from stockade.flow.told import Teller
 from stockade.host.cancel import EventfdCancel
 from stockade.host.file_locks import FileLocks
 from stockade.host.files import LeaseFiles
@@ -172,73 +172,55 @@ def open_house(
     )
     engine = FakeEngine(os.path.join(directory, "engine"), clock, point)
     artifacts = FileArtifacts(os.path.join(directory, "artifacts"), secrets.token_hex)
-    running = Running(EventfdCancel)
-    authority = Authority(
-        RootKeys(KID, {KID: bytes(SECRET_BYTES)}),
-        save=lambda keys: None,
-        ledger=ledger,
-        running=running,
-        random_hex=secrets.token_hex,
-        skew_s=skew_s,
-    )
-    sandboxes = Sandboxes(engine)
-    steps = LeaseSteps(
-        ledger=ledger,
-        workspaces=workspaces,
-        engine=engine,
-        artifacts=artifacts,
-        running=running,
-        sandboxes=sandboxes,
-        authority=authority,
-        ended=kept.forget,
-    )
-
-    def ceiling_for(tenant: str) -> CeilingFile:
-        return ceiling(policy.ceiling("default"))
-
-    minter = Minter(authority, grant_named=policy.grant, ceiling_for=ceiling_for)
-    approvals = Approvals(ApprovalTable(ledger), clock, kept.arguments)
-    spending = Spending(
-        SpendTable(ledger), lambda tenant: ceiling_for(tenant).price_table(), PROCESSORS
-    )
-    leases = Leases(steps, minter, clock=clock, random_hex=secrets.token_hex)
-    claims = Claims(ClaimTable(ledger, table), clock=clock, boot=boot, boottime=time.monotonic)
-    settlement = Settlement(
-        claims,
-        Teller(engine.describe(), clock, "test", kept.redactor_of),
-        leases=leases,
-        engine=engine,
-        running=running,
-        artifacts=artifacts,
+    flow = assemble(
+        Ports(
+            ledger=ledger,
+            claims=ClaimTable(ledger, table),
+            approvals=ApprovalTable(ledger),
+            spend=SpendTable(ledger),
+            workspaces=workspaces,
+            engine=engine,
+            artifacts=artifacts,
+            cancel=EventfdCancel,
+        ),
+        Rules(
+            policy=policy,
+            ceiling_for=lambda tenant: ceiling(policy.ceiling("default")),
+            skew_s=skew_s,
+            uid_offset=0,
+            claims_kept_s=KEPT_S,
+            processors=PROCESSORS,
+        ),
+        keys=RootKeys(KID, {KID: bytes(SECRET_BYTES)}),
+        save_keys=lambda keys: None,
         audit=audit,
-        spending=spending,
+        secrets=kept,
+        clock=clock,
+        boot=boot,
+        boottime=time.monotonic,
+        random_hex=secrets.token_hex,
+        version="test",
     )
     return House(
         policy=policy,
-        authority=authority,
-        minter=minter,
+        authority=flow.authority,
+        minter=flow.minter,
         clock=clock,
         ledger=ledger,
         workspaces=workspaces,
         engine=engine,
         artifacts=artifacts,
-        running=running,
+        running=flow.running,
         places=Places(),
-        sandboxes=sandboxes,
-        steps=steps,
-        leases=leases,
-        sweeper=Sweeper(
-            steps,
-            clock=clock,
-            settle=settlement.tick,
-            forget=lambda: claims.book.sweep(clock(), KEPT_S),
-            upkeep=audit.tick,
-        ),
-        approvals=approvals,
-        spending=spending,
-        gate=Gate(approvals, spending),
-        claims=claims,
-        settlement=settlement,
+        sandboxes=flow.sandboxes,
+        steps=flow.steps,
+        leases=flow.leases,
+        sweeper=flow.sweeper,
+        approvals=flow.approvals,
+        spending=flow.spending,
+        gate=flow.gate,
+        claims=flow.claims,
+        settlement=flow.settlement,
         table=table,
         audit=audit,
         secrets=kept,

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from stockade.daemon import Runtime, open_runtime
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role
 from stockade.edge.server.config import Defaults
 from stockade.edge.wire import LeaseCreate
+from stockade.runtime import Options, Runtime, open_runtime
 from stockade.terms.fault import Code
 
 
@@ -28,7 +28,7 @@ def _connection(runtime: Runtime) -> Stockade:
 def runtime() -> Iterator[Runtime]:
     # Disk images are sparse files: not below /tmp, which may be memory.
     place = Path(tempfile.mkdtemp(prefix="stockade-test-", dir="/var/tmp"))
-    made = open_runtime(place, defaults=Defaults(grant="read-only", ttl_s=120))
+    made = open_runtime(place, Options(defaults=Defaults(grant="read-only", ttl_s=120)))
     try:
         yield made
         for record in made.leases.list(None):
