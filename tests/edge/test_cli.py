@@ -486,6 +486,20 @@ def test_an_argument_that_is_no_text_is_named_in_one_line(
     assert not {"run", "settle"} & set(service.verbs())
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("STOCKADE_CLIENT", "Büro"), ("STOCKADE_CLIENT", "\udcff"), ("STOCKADE_MODEL", "a\nb: c")],
+)
+def test_a_name_for_the_audit_that_no_header_can_hold_is_2_and_one_line(
+    stockade_cli: Cli, daemon: Running, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    said = stockade_cli("key", "list")
+    assert (said.status, said.out, said.err.count("\n")) == (2, "", 1)
+    assert f"(${variable}) must be printable ASCII" in said.err
+    assert stockade_cli("run", "true").status == 125
+
+
 def test_artifacts_are_read_to_their_end(
     stockade_cli: Cli, daemon: Running, service: FakeService
 ) -> None:

@@ -74,7 +74,7 @@ def check_same(
     origin_id = None if origin is None else origin.id
     for name, equal in (
         ("source", record.source == request.source),
-        ("excludes", record.excludes == request.excludes),
+        ("excludes", set(record.excludes) == set(request.excludes)),
         ("image", record.image == image),
         ("env", record.env == request.env),
         ("grant", record.grant == grant),

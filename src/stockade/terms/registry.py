@@ -288,7 +288,8 @@ def _rows() -> dict[Code, Entry]:
             s.REJECTED,
             b.CALLER,
             changed,
-            "Take the leases over or wait for their end; force it to end their tokens at once.",
+            "See key list. Before an older key is retired, take its leases over or wait for their "
+            "end; force it to end their tokens at once.",
         ),
         (
             c.DEPENDENCY_FAILED,

@@ -89,6 +89,13 @@ def test_other_parameters_are_rejected_by_name(
     assert house.ledger.lease(first.record.id) == first.record
 
 
+def test_the_order_of_excludes_makes_no_other_lease(house: House, source: Path) -> None:
+    request = house.request(source=str(source), excludes=("*.o", ".git"))
+    first = house.leases.create(request)
+    turned = {"excludes": (".git", "*.o", ".git")}
+    assert house.leases.create(request.model_copy(update=turned)).record == first.record
+
+
 def test_two_creates_at_once_make_one_lease(house: House, source: Path) -> None:
     made: list[LeaseRecord] = []
     barrier = threading.Barrier(4)

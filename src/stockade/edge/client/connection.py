@@ -151,7 +151,7 @@ def blocks(file: BinaryIO) -> Iterator[bytes]:
 
 def _head(message: Message) -> bytes:
     """The request line and headers. Targets are percent-encoded and header values printable
-    ASCII (`Link` sees to both), so neither can hold a line's end."""
+    ASCII (`Link` and `Stockade` see to it), so neither can hold a line's end."""
     lines = [f"{message.method} {message.target} HTTP/1.1", "Host: localhost"]
     lines += [f"{name}: {value}" for name, value in message.headers.items()]
     if message.more:

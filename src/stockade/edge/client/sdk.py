@@ -45,6 +45,8 @@ from stockade.edge.wire import (
     MintReply,
     MintRequest,
 )
+from stockade.terms.fault import Code, Fault
+from stockade.terms.result import error_of
 
 DEFAULT_SOCKET: Final = "/run/stockade/stockade.sock"
 SOCKET_VARIABLE: Final = "STOCKADE_SOCKET"
@@ -59,7 +61,7 @@ class Stockade:
         self, transport: Transport, *, client: str | None = None, model: str | None = None
     ) -> None:
         """`client` and `model` are what the audit is told of who calls: 1 to 128 printable ASCII
-        characters each."""
+        characters each. Raises StockadeError: invalid_argument for others."""
         self._transport = transport
         self._link = Link(transport, origin=_origin(client, model))
         self.audit: Final = Audit(self._link)
@@ -74,7 +76,8 @@ class Stockade:
     ) -> Stockade:
         """The daemon at `socket`, else at $STOCKADE_SOCKET, else at the default path. Nothing is
         sent yet: a daemon that does not answer shows in the first call's result. `client` and
-        `model`, else $STOCKADE_CLIENT and $STOCKADE_MODEL, are what the audit is told."""
+        `model`, else $STOCKADE_CLIENT and $STOCKADE_MODEL, are what the audit is told. Raises
+        StockadeError: invalid_argument unless they are printable ASCII."""
         path = socket or os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
         return cls(
             HttpTransport(os.fspath(path)),
@@ -255,5 +258,21 @@ class Stockade:
 
 
 def _origin(client: str | None, model: str | None) -> dict[str, str]:
-    given = {CLIENT_HEADER: client, MODEL_HEADER: model}
-    return {name: value for name, value in given.items() if value}
+    """The headers. Raises StockadeError: invalid_argument for what could end a header's line and
+    begin another."""
+    given = (
+        (CLIENT_HEADER, f"client (${CLIENT_VARIABLE})", client),
+        (MODEL_HEADER, f"model (${MODEL_VARIABLE})", model),
+    )
+    for _, name, value in given:
+        if value and not (value.isascii() and value.isprintable()):
+            raise StockadeError(
+                error_of(
+                    Fault(
+                        Code.INVALID_ARGUMENT,
+                        f"{name} must be printable ASCII",
+                        details={"argument": name.partition(" ")[0]},
+                    )
+                )
+            )
+    return {header: value for header, _, value in given if value}
