@@ -25,7 +25,7 @@ from pydantic import Field
 from stockade.decide.objects import normalize_call_path
 from stockade.terms.base import Model
 from stockade.terms.call import Capture, ExecOperation, Right
-from stockade.terms.fault import Code, Fault
+from stockade.terms.fault import Code, Fault, failure
 from stockade.terms.outcome import End, ExecOutcome
 from stockade.terms.pathname import to_text
 from stockade.terms.plan import Kind
@@ -127,13 +127,54 @@ def _operation(arguments: GrepArguments, limits: CallLimits) -> ExecOperation:
 
 def _anchored(glob: bytes, tree: bytes) -> bytes:
     """A glob as ripgrep, which runs in `tree`, understands it: to it a slash at the front means the
-    directory it runs in, so a whole path would match nothing, and "./" never matches."""
+    directory it runs in, so a whole path would match nothing, "./" never matches, and a slash at
+    the front of an alternative neither. Raises Failure(invalid_argument) for `tree` itself."""
     out = b"!" if glob.startswith(b"!") else b""
     rest = glob.removeprefix(b"!")
-    for front in (tree + b"/", b"./"):
-        if rest.startswith(front):
-            return out + b"/" + rest.removeprefix(front)
-    return glob
+    fronts = (tree + b"/", b"./", b"/")
+    anchored = False
+    for at in reversed(_starts(rest)):
+        text = rest[at:]
+        if text.startswith(tree) and text[len(tree) : len(tree) + 1] in (b"", b"{", b"}", b","):
+            name = to_text(tree)
+            raise failure(
+                Code.INVALID_ARGUMENT,
+                f"the glob names {name} itself, which no file fits; write {name}/ and what is below, "
+                "in each alternative",
+                field="glob",
+            )
+        front = next((front for front in fronts if text.startswith(front)), b"")
+        anchored = anchored or bool(front)
+        rest = rest[:at] + text.removeprefix(front)
+    return out + (b"/" if anchored else b"") + rest
+
+
+def _starts(glob: bytes) -> list[int]:
+    """Where a path begins in it: at the front, and at the front of each alternative of braces that
+    stand there themselves."""
+    found, open_braces = [0], list[bool]()
+    at, begins = 0, True
+    while at < len(glob):
+        char = glob[at : at + 1]
+        if char == b"{":
+            open_braces.append(begins)
+        elif char == b"," and open_braces:
+            begins = open_braces[-1]
+        else:
+            begins = False
+            if char == b"}" and open_braces:
+                open_braces.pop()
+            elif char == b"\\":
+                at += 1
+            elif char == b"[":
+                # The first character of a class is never its end, "]" or not.
+                first = at + 1 + (glob[at + 1 : at + 2] in (b"!", b"^"))
+                end = glob.find(b"]", first + 1)
+                at = end if end >= 0 else len(glob)
+        at += 1
+        if begins:
+            found.append(at)
+    return found
 
 
 def _needs_multiline(pattern: str) -> bool:

@@ -253,6 +253,11 @@ def test_b58_an_explicit_path_is_always_searched(ignoring: Path, search: Search,
         ("[a]*", ["a.log", "src/a.py"]),
         ("*.log", ["a.log"]),
         ("ign/*", []),
+        ("{/tmp/src/*.py,/tmp/src/deep/*}", ["src/a.py", "src/deep/b.ts"]),
+        ("{/tmp/c.js,./b.ts}", ["c.js"]),
+        ("{/src/deep,/tmp/none}/*", ["src/deep/b.ts"]),
+        ("{/tmp/[c],\\[a}*", ["[a]b", "c.js"]),
+        ("!{/tmp/c.js,/tmp/src/**}", ["[a]b"]),
     ],
 )
 def test_b58_globs(ignoring: Path, search: Search, glob: str, found: list[str]) -> None:

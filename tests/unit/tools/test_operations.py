@@ -127,6 +127,39 @@ def test_b55_neither_pattern_nor_glob_nor_path_becomes_an_option(pattern: str) -
 
 
 @pytest.mark.parametrize(
+    ("glob", "given"),
+    [
+        ("/workspace/a/*", "/a/*"),
+        ("!./a", "!/a"),
+        ("{/workspace/a,b/c}", "/{a,b/c}"),
+        ("{{/workspace/a,./b},c}/*", "/{{a,b},c}/*"),
+        # Not where a path begins.
+        ("{a,b}/workspace/c", "{a,b}/workspace/c"),
+        ("a{/workspace/b,c}", "a{/workspace/b,c}"),
+        ("{a[,/]b,\\,/c}", "{a[,/]b,\\,/c}"),
+        ("[{]/a,/b}", "[{]/a,/b}"),
+        ("{[]},/a],b}", "{[]},/a],b}"),
+    ],
+)
+def test_a_glob_with_whole_paths_is_relative_to_where_the_search_runs(
+    glob: str, given: str
+) -> None:
+    operation = program(GREP, pattern="x", path="src", glob=glob)
+    assert b"--glob=" + given.encode() in operation.argv
+
+
+@pytest.mark.parametrize(
+    "glob",
+    ["/workspace", "!/workspace", "{/workspace,x}/*.py", "/workspace{/a,/b}", "{a,/workspace}"],
+)
+def test_a_glob_that_no_file_can_fit_is_refused(glob: str) -> None:
+    with pytest.raises(Failure, match="names /workspace itself") as caught:
+        program(GREP, pattern="x", path="src", glob=glob)
+    assert caught.value.fault.details["field"] == "glob"
+    program(GREP, pattern="x", path="/tmp", glob=glob)
+
+
+@pytest.mark.parametrize(
     ("pattern", "multiline"),
     [
         ("a", False), ("a\nb", True), ("a\\nb", True), ("a\\\\nb", False), ("[^\\n]x", False),
