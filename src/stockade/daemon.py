@@ -10,8 +10,9 @@ from typing import Final
 
 from stockade.edge import reporting
 from stockade.edge.server import http, logs
-from stockade.edge.server.config import Config, ceilings_of, peers
+from stockade.edge.server.config import Config
 from stockade.edge.server.http import HttpServer
+from stockade.edge.server.startup import resolve
 from stockade.flow.auditing import AuditSettings
 from stockade.host import interpreter
 from stockade.host.policy_files import load_policy
@@ -25,8 +26,8 @@ LOG: Final = logging.getLogger("stockade.daemon")
 def serve(config: Config) -> None:
     """Be the daemon until a signal ends it. Raises Failure, ConfigError, ListenError."""
     # First: a configuration that can't be used changes nothing of this process.
-    known = peers(config, os.getuid())
-    ceilings = ceilings_of(config, load_policy().ceilings)
+    policy = load_policy()
+    known = resolve(config, os.getuid(), grants=policy.grants, ceilings=policy.ceilings)
     interpreter.switch_quickly()
     logs.configure(config.log.format)
     check_host(Path(config.state_dir))
@@ -35,7 +36,7 @@ def serve(config: Config) -> None:
             Path(config.state_dir),
             Options(
                 defaults=config.defaults,
-                ceilings=ceilings,
+                ceilings=known.ceilings,
                 retention=config.retention,
                 audit=AuditSettings(**config.audit.model_dump()),
                 limits=config.limits,
@@ -49,7 +50,7 @@ def serve(config: Config) -> None:
         keep = True
         try:
             came = http.serve(
-                HttpServer(runtime.api, known),
+                HttpServer(runtime.api, known.peers),
                 config.socket,
                 config.socket_mode,
                 float(config.limits.shutdown_grace_s),

@@ -399,12 +399,25 @@ def test_the_options_of_ceilings(stk: Cli) -> None:
     assert stk("lease", "release", lease)[0] == 0
 
 
-def test_config_check_finds_an_unknown_ceiling(server: Daemon) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '[[tenant]]\nname = "acme"\nceiling = "huge"\n',
+            "there is no ceiling huge; there are default, small",
+        ),
+        (
+            '[defaults]\ngrant = "typo"\n',
+            "defaults.grant: there is no grant typo; there are agent, ",
+        ),
+    ],
+)
+def test_config_check_finds_what_serve_refuses(server: Daemon, text: str, said: str) -> None:
     file = server.config.with_name("wrong.toml")
-    file.write_text('[[tenant]]\nname = "acme"\nceiling = "huge"\n')
+    file.write_text(text)
     for command in (["config", "check", str(file)], ["serve", "--config", str(file)]):
         done = subprocess.run(
             [PROGRAM, *command], capture_output=True, text=True, timeout=WAIT_S, check=False
         )
         assert done.returncode == 2
-        assert "there is no ceiling huge; there are default, small" in done.stderr
+        assert said in done.stderr

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from stockade.edge.exchange import Peer, Role
 from stockade.edge.server import config as module
 from stockade.edge.server.config import Config, ConfigError, ceilings_of, load, peers
+from stockade.edge.server.startup import resolve
 
 OWN = 1_000_001
 
@@ -127,3 +129,13 @@ def test_an_unknown_ceiling_and_a_doubled_tenant_are_refused(
     file.write_text(text)
     with pytest.raises(ConfigError, match=match):
         ceilings_of(load(str(file)), {"default", "small"})
+
+
+def test_a_package_that_tracing_lacks_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text('[trace]\nendpoint = "http://127.0.0.1:4318/v1/traces"\n')
+    for name in [name for name in sys.modules if name.startswith("opentelemetry")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "stockade.edge.tracing", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(ConfigError, match="trace.endpoint: opentelemetry.* is missing"):
+        resolve(load(str(file)), OWN, grants={"agent"}, ceilings={"default"})

@@ -14,9 +14,7 @@ from stockade.edge.server.config import (
     DEFAULT_CONFIG,
     Config,
     ConfigError,
-    ceilings_of,
     load,
-    peers,
 )
 from stockade.edge.toolbox import find_tool, told_to_model, tool_list
 
@@ -104,10 +102,10 @@ def config() -> None:
 def check(file: str | None) -> int:
     """Check FILE (default: the installed one) and say what is wrong with it."""
     # Loaded here: it costs 35 ms, and no other command of a client reads the policy.
+    from stockade.edge.server.startup import resolve
     from stockade.host.policy_files import load_policy
 
-    read = load(file)
-    peers(read, os.geteuid())
-    ceilings_of(read, load_policy().ceilings)
+    read, policy = load(file), load_policy()
+    resolve(read, os.getuid(), grants=policy.grants, ceilings=policy.ceilings)
     emit(f"{file or DEFAULT_CONFIG}: ok")
     return 0
