@@ -202,7 +202,7 @@ class Leases:
             raise not_granted()
         check_holder(record, permit)
         if record.state is LeaseState.RELEASED:
-            raise _expired(record)
+            raise self._expired(record)
         self._steps.authority.check(permit.chain)
         return self._usable(record)
 
@@ -300,7 +300,7 @@ class Leases:
             raise not_granted()
         ended = record.state in (LeaseState.CREATING, LeaseState.DIRTY, LeaseState.RELEASED)
         if ended or record.left_s(self._clock.moment()) <= 0:
-            raise _expired(record)
+            raise self._expired(record)
         self._steps.authority.check(record.chain)
         return record
 
@@ -312,20 +312,23 @@ class Leases:
             raise failure(Code.BUSY, "the lease is being made", retry_after_ms=100)
         ended = record.state in (LeaseState.DIRTY, LeaseState.RELEASED)
         if ended or record.left_s(self._clock.moment()) <= 0:
-            raise _expired(record)
+            raise self._expired(record)
         if record.state is LeaseState.RESETTING:
             raise failure(
                 Code.WORKSPACE_UNAVAILABLE, "the last reset of the lease failed; repeat it"
             )
         if record.shares is not None:
             if self._steps.over(record, self._clock.moment()):
-                raise _expired(record)
+                raise self._expired(record)
             self._usable(self._steps.families.above(record))
         return record
 
-
-def _expired(record: LeaseRecord) -> Failure:
-    released = record.state in (LeaseState.DIRTY, LeaseState.RELEASED)
-    return failure(
-        Code.LEASE_EXPIRED, f"the lease has {'been released' if released else 'expired'}"
-    )
+    def _expired(self, record: LeaseRecord) -> Failure:
+        """The record of an expired lease is `released` too, as soon as it is removed."""
+        if record.left_s(self._clock.moment()) <= 0:
+            how = "expired"
+        elif record.state in (LeaseState.DIRTY, LeaseState.RELEASED):
+            how = "been released"
+        else:
+            how = "ended"
+        return failure(Code.LEASE_EXPIRED, f"the lease has {how}")

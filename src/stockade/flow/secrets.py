@@ -68,7 +68,7 @@ class Secrets:
             if sum(len(each.value) for each in others) + len(value) > MAX_ALL_BYTES:
                 raise _large(f"all secrets of a lease have at most {MAX_ALL_BYTES} bytes together")
             if not self._book.put(secret):
-                raise failure(Code.LEASE_EXPIRED, "the lease has been released")
+                raise failure(Code.LEASE_EXPIRED, "the lease has ended")
             self._change(record.id, (*others, secret))
         return secret
 

@@ -53,6 +53,24 @@ def test_b81_an_expired_lease_is_gone_at_once_and_its_name_is_free(house: House)
     assert house.left_behind() == [fresh.id]
 
 
+def test_an_expired_lease_is_told_as_expired_also_when_it_is_removed(house: House) -> None:
+    record = house.leases.create(house.request(ttl_s=60)).record
+    permit = house.permit(record.token)
+    house.clock.advance(60)
+    for tick in (lambda: None, house.sweeper.tick):
+        tick()
+        with pytest.raises(Failure, match="the lease has expired"):
+            house.leases.admit(record.id, permit)
+        with pytest.raises(Failure, match="the lease has expired"):
+            house.leases.renew(TENANT, record.id, 60)
+    assert house.leases.show(TENANT, record.id).state is LeaseState.RELEASED
+    other = house.leases.create(house.request(ttl_s=60)).record
+    permit = house.permit(other.token)
+    house.leases.release(TENANT, other.id)
+    with pytest.raises(Failure, match="the lease has been released"):
+        house.leases.admit(other.id, permit)
+
+
 def test_reset_brings_the_source_back_and_keeps_generation_and_token(
     house: House, source: Path
 ) -> None:
