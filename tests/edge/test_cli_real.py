@@ -248,6 +248,11 @@ def test_artifacts(stk: Cli, held: Lease) -> None:
     got = stk("artifact", "get", kept.id, "--lease", held.id)
     assert (got.status, got.err) == (0, "")
     assert got.out == whole
+    [read] = [
+        json.loads(line) for line in stk("audit", "tail", "-n", "1", "--json").out.splitlines()
+    ]
+    assert read["record"]["kind"] == "artifact_read"
+    assert read["record"]["detail"]["id"] == kept.id
     part = ("artifact", "get", kept.id, "--lease", held.id, "--offset", "4", "--length", "7")
     assert stk(*part).out == whole[4:11]
 

@@ -300,9 +300,14 @@ def test_b71_a_kill_in_mid_call_leaves_its_intent_and_no_gap() -> None:
             # It goes on, and its outcome is recorded when it has one.
             assert [record.kind for record in found()] == [AuditKind.CALL_INTENT]
             assert again.attach(lease.id, lease.token).cancel(call.call_id) == 1
-            until(lambda: len(found()) == 2, "the call is settled")
-            settled = found()[1]
+            until(lambda: len(found()) == 3, "the call is settled")
+            settled, cancelled = sorted(found()[1:], key=lambda record: record.kind, reverse=True)
             assert (settled.kind, settled.status) == (AuditKind.CALL_SETTLED, "cancelled")
+            assert (cancelled.kind, cancelled.actor) == (
+                AuditKind.CALL_CANCELLED,
+                f"uid {os.getuid()}",
+            )
+            assert (cancelled.lease_id, cancelled.detail) == (lease.id, {"calls": 1})
             assert again.audit.verify().flaw is None
         assert cli("audit", "verify", "--socket", made.socket).returncode == 0
 

@@ -22,7 +22,14 @@ from stockade.edge.budget_service import BudgetService
 from stockade.edge.claim_service import ClaimService
 from stockade.edge.doctor import doctor_report
 from stockade.edge.exchange import Write
-from stockade.edge.lease_views import clamped, lease_data, lease_view, patch_heading, skipped
+from stockade.edge.lease_views import (
+    clamped,
+    lease_data,
+    lease_result,
+    lease_view,
+    patch_heading,
+    skipped,
+)
 from stockade.edge.secret_service import SecretService
 from stockade.edge.server.config import Defaults
 from stockade.edge.service import Context
@@ -58,20 +65,12 @@ from stockade.flow.spending import Spending
 from stockade.terms.audit import AuditKind
 from stockade.terms.call import Permit, Right
 from stockade.terms.fault import Code, failure
-from stockade.terms.ids import CallRef
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.ports import ArtifactStore, Clock, PathScope, Tee, Workspace
-from stockade.terms.result import (
-    EngineRef,
-    ExportData,
-    LeaseData,
-    Provenance,
-    ToolResult,
-    Warning,
-)
+from stockade.terms.result import EngineRef, ExportData, LeaseData, ToolResult, Warning
 from stockade.tools.arguments import object_of
 from stockade.tools.definition import Shaped
-from stockade.tools.shape import Frame, operation_result, timestamp
+from stockade.tools.shape import timestamp
 
 _PATCH_CHUNK = 256 * 1024
 
@@ -163,8 +162,20 @@ class FlowService:
         )
 
     def cancel(self, context: Context, request: CancelRequest) -> int:
-        record, _ = self._permitted(context, request.lease)
-        return self._parts.running.cancel(record.id, request.call_id, request.turn)
+        record, permit = self._permitted(context, request.lease)
+        found = self._parts.running.cancel(record.id, request.call_id, request.turn)
+        if found:
+            # After the effect: a disk that is full must not keep a command alive.
+            self._note(
+                context,
+                AuditKind.CALL_CANCELLED,
+                record,
+                {"calls": found},
+                permit.chain,
+                turn=request.turn,
+                call_id=request.call_id,
+            )
+        return found
 
     def create_lease(self, context: Context, request: LeaseCreate) -> LeaseReply:
         started = self._parts.clock()
@@ -268,6 +279,8 @@ class FlowService:
     def read_artifact(self, context: Context, request: ArtifactRange) -> bytes:
         record, permit = self._permitted(context, request.lease)
         self.claims.check_artifact(permit, record, request.id)
+        detail = request.model_dump(exclude={"lease"})
+        self._note(context, AuditKind.ARTIFACT_READ, record, detail, permit.chain)
         return self._parts.artifacts.read(record.id, request.id, request.offset, request.length)
 
     def mint(self, context: Context, request: MintRequest) -> MintReply:
@@ -340,10 +353,13 @@ class FlowService:
         context: Context,
         kind: AuditKind,
         record: LeaseRecord,
-        detail: Mapping[str, str],
+        detail: Mapping[str, str | int],
         chain: tuple[str, ...] | None = None,
+        *,
+        turn: int | None = None,
+        call_id: str | None = None,
     ) -> None:
-        """Before the effect: what can't be recorded is not done."""
+        """Before the effect, if nothing else is said: what can't be recorded is not done."""
         self._parts.audit.note(
             kind,
             context.who,
@@ -351,6 +367,8 @@ class FlowService:
             trajectory=record.trajectory,
             lease_id=record.id,
             generation=record.generation,
+            turn=turn,
+            call_id=call_id,
             chain=chain,
             detail=detail,
         )
@@ -363,34 +381,16 @@ class FlowService:
         data: LeaseData | ExportData,
         warnings: Sequence[Warning] = (),
     ) -> ToolResult:
-        frame = Frame(
+        parts = self._parts
+        return lease_result(
+            record,
+            Shaped(data=data, warnings=tuple(warnings)),
             request_id=context.request_id,
-            call=CallRef(
-                lease_id=record.id,
-                trajectory_id=record.trajectory,
-                turn=None,
-                call_id=None,
-                tool=None,
-            ),
-            tool=None,
-            connect=False,
-            coerced=(),
             started_at=started,
-            finished_at=self._parts.clock(),
-            provenance=Provenance(
-                trust="untrusted",
-                lease_id=record.id,
-                generation=record.generation,
-                plan_digest=None,
-                capability_chain=list(record.chain),
-                image_digest=None,
-                workspace_version=str(record.workspace_version),
-                engine=self._parts.engine,
-                profile=record.grant.system.profile,
-                stockade_version=self._parts.version,
-            ),
+            finished_at=parts.clock(),
+            engine=parts.engine,
+            version=parts.version,
         )
-        return operation_result(Shaped(data=data, warnings=tuple(warnings)), frame)
 
 
 def _token(context: Context) -> str | None:

@@ -6,9 +6,19 @@ from collections.abc import Sequence
 from typing import Final
 
 from stockade.edge.wire import NOT_IN_PATCH, LeaseView
+from stockade.terms.ids import CallRef
 from stockade.terms.lease import LeaseRecord
-from stockade.terms.result import ExportData, LeaseData, Warn, Warning
-from stockade.tools.shape import timestamp
+from stockade.terms.result import (
+    EngineRef,
+    ExportData,
+    LeaseData,
+    Provenance,
+    ToolResult,
+    Warn,
+    Warning,
+)
+from stockade.tools.definition import Shaped
+from stockade.tools.shape import Frame, operation_result, timestamp
 from stockade.tools.terminal import visible
 
 MAX_NAMED: Final = 5
@@ -74,3 +84,44 @@ def lease_view(record: LeaseRecord) -> LeaseView:
         shares=record.shares,
         forked_from=record.forked_from,
     )
+
+
+def lease_result(
+    record: LeaseRecord,
+    shaped: Shaped,
+    *,
+    request_id: str,
+    started_at: float,
+    finished_at: float,
+    engine: EngineRef,
+    version: str,
+) -> ToolResult:
+    """Of an operation on a lease, which is no call. Times are seconds since the epoch."""
+    frame = Frame(
+        request_id=request_id,
+        call=CallRef(
+            lease_id=record.id,
+            trajectory_id=record.trajectory,
+            turn=None,
+            call_id=None,
+            tool=None,
+        ),
+        tool=None,
+        connect=False,
+        coerced=(),
+        started_at=started_at,
+        finished_at=finished_at,
+        provenance=Provenance(
+            trust="untrusted",
+            lease_id=record.id,
+            generation=record.generation,
+            plan_digest=None,
+            capability_chain=list(record.chain),
+            image_digest=None,
+            workspace_version=str(record.workspace_version),
+            engine=engine,
+            profile=record.grant.system.profile,
+            stockade_version=version,
+        ),
+    )
+    return operation_result(shaped, frame)

@@ -22,6 +22,7 @@ _CREATE, _READ, _UPDATE, _DELETE, _OTHER = 1, 2, 3, 4, 99
 _ACTIVITIES: Final = {1: "Create", 2: "Read", 3: "Update", 4: "Delete", 99: "Other"}
 _ACTIVITY: Final = {
     AuditKind.FILE_READ: _READ,
+    AuditKind.ARTIFACT_READ: _READ,
     AuditKind.FILE_WRITE: _UPDATE,
     AuditKind.LEASE_CREATED: _CREATE,
     AuditKind.LEASE_RENEWED: _UPDATE,
@@ -37,6 +38,7 @@ _ACTIVITY: Final = {
     AuditKind.APPROVAL_GRANTED: _UPDATE,
     AuditKind.APPROVAL_DENIED: _UPDATE,
     AuditKind.CALL_SETTLED: _UPDATE,
+    AuditKind.CALL_CANCELLED: _UPDATE,
     AuditKind.SECRET_ADDED: _CREATE,
     AuditKind.SECRET_REMOVED: _DELETE,
     AuditKind.AUDIT_EXPORTED: _READ,

@@ -137,5 +137,5 @@ def test_a_package_that_tracing_lacks_is_named(file: Path, monkeypatch: pytest.M
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "stockade.edge.tracing", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(ConfigError, match="trace.endpoint: opentelemetry.* is missing"):
+    with pytest.raises(ConfigError, match=r"trace\.endpoint: opentelemetry.* is missing"):
         resolve(load(str(file)), OWN, grants={"agent"}, ceilings={"default"})
