@@ -330,8 +330,9 @@ def _rows() -> dict[Code, Entry]:
             c.CANCELLED,
             s.CANCELLED,
             b.CALLER,
-            same,
-            "Cancelled on request; everything the call started is dead.",
+            changed,
+            "Cancelled on request; everything the call started is dead. Under its call id it stays "
+            "cancelled; to start it again, use a new one.",
         ),
         (c.MEMORY_EXCEEDED, s.LIMITED, b.LIMIT, changed, "Use less memory, or a lease with more."),
         (

@@ -326,6 +326,8 @@ def test_a_cancelled_call_is_completed_as_cancelled(line: Line) -> None:
         assert result.status is Status.CANCELLED
     again = line.call(arguments={"command": "slow"}, call_id="c")
     assert (again.status, again.replayed) == (Status.CANCELLED, True)
+    assert again.error is not None
+    assert again.error.retry is Retry.CHANGED_CALL
     assert only(line).state is ClaimState.COMPLETED
 
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from stockade.terms.fault import REGISTRY, Code, Fault, Status
+from stockade.terms.fault import REGISTRY, Code, Fault, Retry, Status
 from stockade.terms.outcome import Captured, CapturedArtifact, EditOutcome, End, ViewOutcome
 from stockade.terms.result import EditData, ToolResult, ViewData, Warn, Warning
 from stockade.tools import catalog
@@ -129,6 +129,13 @@ def test_retry_safe_for_every_code(code: Code, level: Level) -> None:
     safe = retry_safe(REGISTRY[code].status, level, code)
     expected = REGISTRY[code].status.value in NOTHING_CHANGED and code is not Code.IN_FLIGHT
     assert safe is (level == "A0" or expected)
+
+
+@pytest.mark.parametrize("code", list(Code))
+def test_no_result_that_is_stored_says_that_the_same_call_may_end_otherwise(code: Code) -> None:
+    row = REGISTRY[code]
+    if row.retry is Retry.SAME_CALL:
+        assert row.status in (Status.UNAVAILABLE, Status.APPROVAL_REQUIRED)
 
 
 @pytest.mark.parametrize("code", list(Code))
