@@ -26,6 +26,7 @@ from stockade.flow.families import Families, SharedWorkspace
 from stockade.flow.locks import OperationLocks
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
+from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.lease import LeaseRecord, LeaseState
 from stockade.terms.moment import Moment
 from stockade.terms.outcome import End
@@ -142,9 +143,16 @@ class LeaseSteps:
             self.attach(record)
             record = begin(replace(record, state=LeaseState.READY))
             self.ledger.put_lease(record)
-        except BaseException:
+        except BaseException as error:
             self.try_remove(record, End.CANCELLED)
-            raise
+            if isinstance(error, Failure) or not isinstance(error, Exception):
+                raise
+            # No descriptor or thread left, say. What could not be removed is never handed out, so
+            # a create that failed has had no effect.
+            _log.exception("lease=%s could not be made", record.id)
+            raise failure(
+                Code.INTERNAL, "a fault of Stockade; there is no lease of this create"
+            ) from error
         return record, report
 
     def reset(self, record: LeaseRecord) -> LeaseRecord:

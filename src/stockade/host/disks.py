@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from stockade.host import loopdev, syscalls
+from stockade.host.reasons import reason, without_place
 from stockade.host.trees import copy_extents
 from stockade.terms.fault import Code, failure
 
@@ -65,7 +66,7 @@ class Disks:
                 _make_file_system(image, size_bytes, inodes)
         except OSError as error:
             raise failure(
-                Code.STORAGE_UNAVAILABLE, f"a disk image could not be made: {error}"
+                Code.STORAGE_UNAVAILABLE, f"a disk image could not be made: {reason(error)}"
             ) from error
 
     def _template(self, size_bytes: int, inodes: int) -> str:
@@ -113,7 +114,7 @@ def _make_file_system(image: str, size_bytes: int, inodes: int) -> None:
         timeout=60,
     )
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip()
+        said = without_place(done.stderr.decode(errors="replace").strip(), Path(image).parent)
         raise failure(Code.STORAGE_UNAVAILABLE, f"mke2fs could not format a disk: {said}")
 
 

@@ -23,6 +23,7 @@ from typing import Final, Self
 
 from stockade.host import guest_wire as wire
 from stockade.host.guest_wire import Gone, read, read_call, wait
+from stockade.host.reasons import reason
 from stockade.host.spare import Spare
 from stockade.terms.fault import Code, Failure, failure
 
@@ -84,7 +85,7 @@ class GuestLink:
             return cls.greeted(sock, timeout_s)
         except OSError as error:
             sock.close()
-            raise _unavailable(f"can't connect to the guest: {error}") from error
+            raise _unavailable(f"can't connect to the guest: {reason(error)}") from error
         except Failure:
             sock.close()
             raise

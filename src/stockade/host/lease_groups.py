@@ -29,6 +29,7 @@ from typing import Final
 from stockade.host.call_group import CallGroup
 from stockade.host.cgroup import PREFIX, Hierarchies, counter, kill, remove_tree, write
 from stockade.host.interpreter import ALLOWED
+from stockade.host.reasons import reason
 from stockade.terms.fault import Code, failure
 from stockade.terms.plan import Limits
 
@@ -66,7 +67,7 @@ class LeaseGroups:
             _limit(self._v1, self.unified / "limits", limits)
         except OSError as error:
             raise failure(
-                Code.ENGINE_UNAVAILABLE, f"the lease's cgroups could not be made: {error}"
+                Code.ENGINE_UNAVAILABLE, f"the lease's cgroups could not be made: {reason(error)}"
             ) from error
 
     def sandbox(self, name: str) -> SandboxGroups:
@@ -125,7 +126,8 @@ class SandboxGroups:
             self._counters = Counters(self._v1, self._calls)
         except OSError as error:
             raise failure(
-                Code.SANDBOX_UNAVAILABLE, f"the sandbox's cgroups could not be made: {error}"
+                Code.SANDBOX_UNAVAILABLE,
+                f"the sandbox's cgroups could not be made: {reason(error)}",
             ) from error
         return (self._guest, *self._v1_dirs)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from stockade.host.reasons import reason
 from stockade.host.trees import names, remove_tree
 from stockade.terms.fault import Code, failure
 from stockade.terms.pathname import to_text
@@ -39,7 +40,7 @@ class Trash:
                 os.rename(path, name, dst_dir_fd=self._fd)
             except OSError as error:
                 raise failure(
-                    Code.STORAGE_UNAVAILABLE, f"a workspace could not be set aside: {error}"
+                    Code.STORAGE_UNAVAILABLE, f"a workspace could not be set aside: {reason(error)}"
                 ) from error
             self._count += 1
 

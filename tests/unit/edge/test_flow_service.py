@@ -15,7 +15,7 @@ from stockade.edge.exchange import Peer, Role
 from stockade.edge.server.config import Defaults
 from stockade.edge.wire import LeaseCreate
 from stockade.runtime import Options, Runtime, open_runtime
-from stockade.terms.fault import Code
+from stockade.terms.fault import Code, Status
 
 
 def _connection(runtime: Runtime) -> Stockade:
@@ -25,9 +25,13 @@ def _connection(runtime: Runtime) -> Stockade:
 
 
 @pytest.fixture(scope="module")
-def runtime() -> Iterator[Runtime]:
+def place() -> Path:
     # Disk images are sparse files: not below /tmp, which may be memory.
-    place = Path(tempfile.mkdtemp(prefix="stockade-test-", dir="/var/tmp"))
+    return Path(tempfile.mkdtemp(prefix="stockade-test-", dir="/var/tmp"))
+
+
+@pytest.fixture(scope="module")
+def runtime(place: Path) -> Iterator[Runtime]:
     made = open_runtime(place, Options(defaults=Defaults(grant="read-only", ttl_s=120)))
     try:
         yield made
@@ -70,3 +74,23 @@ def test_a_capability_decides_instead_of_the_default_grant(runtime: Runtime) -> 
     lease = stockade.lease(tenant="acme", trajectory="capable", capability=token)
     record = runtime.leases.show(None, lease.id)
     assert record.grant.tools == ("file_edit", "file_view", "grep_search")
+
+
+def test_what_fails_on_the_host_names_no_path_of_the_state_directory(
+    runtime: Runtime, place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stockade = _connection(runtime)
+    lease = stockade.lease(tenant="acme", trajectory="paths", grant="agent")
+    for part in ("sandboxes", "leases", "disks"):
+        (place / part).rename(place / "away")
+        try:
+            if part == "sandboxes":
+                result = lease.bash("true")
+            else:
+                asked = LeaseCreate(tenant="acme", trajectory=f"no-{part}", grant="edit")
+                result = stockade.create_lease(asked)[0]
+        finally:
+            (place / "away").rename(place / part)
+        assert result.status is Status.UNAVAILABLE
+        assert str(place) not in result.to_text(), part
+    assert f"{place}/sandboxes" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import threading
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from stockade.flow.lease_request import LeaseRequest
 from stockade.flow.leases import Leases
 from stockade.flow.user_ids import UID_FLOOR, UID_RANGE, UID_SLOTS
-from stockade.terms.fault import Code, Failure
+from stockade.terms.fault import Code, Failure, Status
 from stockade.terms.lease import LeaseRecord, LeaseState
 from stockade.terms.ports import SourceReport, WorkspaceSpec
 from stockade.testing.faults import Faults, raising
@@ -121,14 +122,25 @@ def test_a_failed_create_leaves_nothing_and_frees_the_name(house: House, tmp_pat
     assert house.leases.create(house.request()).record.state is LeaseState.READY
 
 
+def test_a_create_that_met_a_fault_of_ours_has_had_no_effect_and_says_so(
+    house: House, faults: Faults, source: Path
+) -> None:
+    faults.arm("workspaces.create.half", raising(OSError(errno.EMFILE, "Too many open files")))
+    request = house.request(source=str(source))
+    with pytest.raises(Failure, match="there is no lease of this create") as caught:
+        house.leases.create(request)
+    assert caught.value.fault.status is Status.UNAVAILABLE
+    assert house.left_behind() == []
+    assert house.leases.create(request).record.state is LeaseState.READY
+
+
 def test_a_failed_create_that_can_not_be_undone_is_dirty_and_never_handed_out(
     house: House, faults: Faults, source: Path
 ) -> None:
     faults.arm("workspaces.create.half", raising(RuntimeError("copy broke")))
     faults.arm("workspaces.remove", raising(RuntimeError("removal broke")))
     request = house.request(source=str(source))
-    with pytest.raises(RuntimeError, match="copy broke"):
-        house.leases.create(request)
+    assert code_of(lambda: house.leases.create(request)) is Code.INTERNAL
     (dirty,) = house.ledger.leases()
     assert dirty.state is LeaseState.DIRTY
     made = house.leases.create(request)  # removes the dirty one first

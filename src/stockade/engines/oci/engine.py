@@ -13,6 +13,7 @@ killing its groups; the runtime's own state is a directory of ours, removed with
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
 from collections.abc import Callable, Sequence, Set
@@ -45,6 +46,7 @@ from stockade.host.keeper import Keeper
 from stockade.host.lease_groups import LeaseGroups, SandboxGroups
 from stockade.host.leasedir import current_boot
 from stockade.host.mounts import MountHolder
+from stockade.host.reasons import reason
 from stockade.terms.claim import Evidence, Unknown
 from stockade.terms.fault import Code, failure
 from stockade.terms.grant import Tier
@@ -54,6 +56,8 @@ from stockade.terms.result import EngineRef
 from stockade.terms.version import VERSION
 
 _REAP_S: Final = 1.0
+
+_log: Final = logging.getLogger(__name__)
 
 
 class OciEngine:
@@ -134,9 +138,11 @@ class OciEngine:
                 undo.pop_all()
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise failure(Code.DISK_FULL, f"a disk is full ({error}); nothing ran") from error
+                raise failure(
+                    Code.DISK_FULL, f"a disk is full ({reason(error)}); nothing ran"
+                ) from error
             raise failure(
-                Code.SANDBOX_UNAVAILABLE, f"the sandbox could not be made: {error}"
+                Code.SANDBOX_UNAVAILABLE, f"the sandbox could not be made: {reason(error)}"
             ) from error
         return sandbox
 
@@ -245,9 +251,8 @@ class OciEngine:
         cgroup.kill(groups.unified, START_TIMEOUT_S)
         left = groups.remove()
         if left:
-            raise failure(
-                Code.WORKSPACE_UNAVAILABLE, f"cgroups of the lease are still in use: {left[0]}"
-            )
+            _log.warning("still in use: %s", left[0])
+            raise failure(Code.WORKSPACE_UNAVAILABLE, "cgroups of the lease are still in use")
 
     def sweep(self, live: Set[str]) -> tuple[str, ...]:
         left: list[str] = []

@@ -31,6 +31,7 @@ from stockade.host import processes
 from stockade.host.cgroup import Hierarchies
 from stockade.host.guest_link import GuestLink
 from stockade.host.mounts import MountHolder
+from stockade.host.reasons import without_place
 from stockade.host.sealed import sealed_copy
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.plan import SandboxPlan
@@ -193,7 +194,8 @@ class Launcher:
         finally:
             os.close(memory)
         if status:
-            said = os.pread(log, 500, 0).decode("utf-8", "replace").strip().replace("\n", "; ")
+            said = os.pread(log, 4096, 0).decode("utf-8", "replace").strip().replace("\n", "; ")
+            said = without_place(said, self._setup.state_dir)[:500]
             raise failure(
                 Code.SANDBOX_UNAVAILABLE,
                 f"the runtime could not start the sandbox (status {status}): {said}",

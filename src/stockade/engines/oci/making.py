@@ -23,6 +23,7 @@ from stockade.engines.oci.held import Streams, Template, hold
 from stockade.host.call_group import CallGroup
 from stockade.host.guest_link import GuestLink
 from stockade.host.lease_groups import SandboxGroups
+from stockade.host.reasons import reason
 from stockade.host.spare import Spare
 from stockade.terms.fault import Code, Failure, failure
 
@@ -175,6 +176,7 @@ class Maker:
             spare.close()
             self._link.done(spare.id)
             raise failure(
-                Code.SANDBOX_UNAVAILABLE, f"a process could not be placed in its cgroup: {error}"
+                Code.SANDBOX_UNAVAILABLE,
+                f"a process could not be placed in its cgroup: {reason(error)}",
             ) from error
         return Placed(spare, group, streams, held)
