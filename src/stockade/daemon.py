@@ -30,7 +30,7 @@ def serve(config: Config) -> None:
     known = resolve(config, os.getuid(), grants=policy.grants, ceilings=policy.ceilings)
     interpreter.switch_quickly()
     logs.configure(config.log.format)
-    check_host(Path(config.state_dir))
+    check_host(Path(config.state_dir), durable=True)
     with reporting.sinks(config, VERSION) as sinks:
         runtime = open_runtime(
             Path(config.state_dir),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import re
@@ -20,6 +21,7 @@ from stockade.host.instance import Instance
 from stockade.terms.fault import Code, failure
 
 VERSION_TIMEOUT_S: Final = 10.0
+_log: Final = logging.getLogger(__name__)
 
 
 def engine_setup(
@@ -89,11 +91,14 @@ def usable(runtime: str) -> None:
         raise failure(Code.ENGINE_UNAVAILABLE, f"{runtime} is gone")
 
 
-def check_host(state_dir: Path) -> None:
+def check_host(state_dir: Path, *, durable: bool = False) -> None:
     """Raises Failure(engine_unavailable) with what to do where no sandbox could ever be made: said
     at the start, not by the first call (docs/cli.md, `doctor`, has the whole list). `state_dir`, or
-    the directory that it will be in, need not exist yet."""
+    the directory that it will be in, need not exist yet. Where it is to be `durable` and is in memory
+    the log says so."""
     found = doctor.impossible(str(state_dir))
     if found is not None:
         advice = "" if found.remedy is None else f": {found.remedy}"
         raise failure(Code.ENGINE_UNAVAILABLE, f"{found.name}: {found.detail}{advice}")
+    if durable and not (kept := doctor.durable(str(state_dir))).ok:
+        _log.warning("%s: %s", kept.detail, kept.remedy)

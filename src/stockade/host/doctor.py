@@ -22,6 +22,7 @@ from typing import Final
 import psutil
 
 from stockade.host import idmap
+from stockade.host.in_memory import in_memory
 
 _SYS_MOVE_MOUNT: Final = 429
 _SYS_MOUNT_SETATTR: Final = 442
@@ -69,6 +70,7 @@ def examine(state_dir: str) -> list[Finding]:
         ("runc", False, _runc),
         ("ripgrep", True, _ripgrep),
         ("disk space", True, lambda: _disk(state_dir)),
+        ("durable state", False, lambda: durable(state_dir)),
         ("memory", True, _memory),
         ("open files", False, _open_files),
         ("core dumps", False, _core_dumps),
@@ -285,6 +287,21 @@ def _disk(state_dir: str) -> Finding:
     ok = free >= _MIN_FREE_BYTES
     detail = f"{free // 1024**2} MiB free at {path}"
     return Finding("disk space", ok, True, detail, None if ok else "free at least 2 GiB there")
+
+
+def durable(state_dir: str) -> Finding:
+    """Whether what a daemon keeps in `state_dir` outlives the power. Raises OSError."""
+    path = _nearest(state_dir)
+    kind = in_memory(path)
+    if kind is None:
+        return Finding("durable state", True, False, f"{path} is on no memory file system")
+    return Finding(
+        "durable state",
+        False,
+        False,
+        f"{path} is on {kind}, which is memory: claims, leases and the audit end with the power",
+        "put the state directory on a disk",
+    )
 
 
 def _memory() -> Finding:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from stockade.host import doctor
+from stockade.native import check_host
 
 
 def by_name(state_dir: str = "/var/lib/stockade") -> dict[str, doctor.Finding]:
@@ -54,6 +55,20 @@ def test_what_can_not_be_looked_at_is_not_fine(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_state_directory_that_does_not_exist_yet_is_looked_at_above(tmp_path: Path) -> None:
     assert str(tmp_path) in by_name(str(tmp_path / "not" / "yet"))["disk space"].detail
+
+
+def test_a_state_directory_in_memory_is_told_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """/dev/shm is a tmpfs; tests keep their state below /var/tmp, which is none."""
+    found = by_name("/dev/shm/not/yet")["durable state"]
+    assert (found.ok, found.required) == (False, False)
+    assert found.detail.startswith("/dev/shm is on tmpfs")
+    assert by_name("/var/tmp")["durable state"].ok
+    check_host(Path("/dev/shm/not/yet"))
+    check_host(Path("/var/tmp/not/yet"), durable=True)
+    assert caplog.records == []
+    check_host(Path("/dev/shm/not/yet"), durable=True)
+    [line] = caplog.messages
+    assert line == f"{found.detail}: {found.remedy}"
 
 
 def test_a_state_directory_that_can_not_be_idmapped_is_told() -> None:
