@@ -246,6 +246,21 @@ def test_run_applies_or_writes_a_patch(
     assert patch.read_bytes() == b"".join(service.patch_parts)
 
 
+def test_run_keeps_stdout_for_the_program_and_export_does_not(
+    stockade_cli: Cli,
+    daemon: Running,
+    service: FakeService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = b"".join(service.patch_parts)
+    assert stockade_cli("run", "--patch", "-", "--", "true").out == "out\n"
+    assert (tmp_path / "-").read_bytes() == whole
+    assert stockade_cli("lease", "export", LEASE, "--patch", "-").out.encode().startswith(whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["-"]
+
+
 def test_run_brings_nothing_back_of_a_program_that_was_ended(
     stockade_cli: Cli, service: FakeService, result_of: ResultOf, tmp_path: Path
 ) -> None:

@@ -48,7 +48,11 @@ _NOTHING_RAN: Final = frozenset(
 @capability_option
 @click.option("--timeout-ms", type=click.IntRange(min=1), help="Default: the capability's limit.")
 @click.option("--apply", is_flag=True, help="Write the changes back to the workspace directory.")
-@click.option("--patch", type=click.Path(dir_okay=False), help="Write the changes to a patch file.")
+@click.option(
+    "--patch",
+    type=click.Path(dir_okay=False),
+    help='Write the changes to a patch file; "-" is a file\'s name too.',
+)
 @click.option("-i", "interactive", is_flag=True, help="Pass our standard input on.")
 @click.option("--socket", metavar="PATH", help="Use the daemon at this socket only.")
 @click.argument("command", nargs=-1, required=True, callback=sendable, metavar="-- CMD [ARG]...")
@@ -144,6 +148,7 @@ def _bring_back(lease: Lease, result: Result, target: str | None, patch: str | N
     if (target is not None or patch is not None) and not own:
         say(f"the changes were not brought back: the program ended as {result.status}")
     elif patch is not None:
+        # Not "-", which is stdout there: ours is the program's.
         with PatchFile(os.path.abspath(patch)) as file:
             lease.pour_patch(file.put)
     return 0
