@@ -55,7 +55,7 @@ class BudgetService:
 
     def spend(self, peer: Peer, token: str | None, lease: str | None) -> SpendReport:
         if lease is not None:
-            token = self._leases.show(peer.tenant, lease).token
+            token = self._leases.own_token(self._leases.show(peer.tenant, lease))
         if token is None:
             raise failure(Code.TOKEN_MISSING, "send a capability, or name a lease")
         permit = self._authority.verify(token, self._clock())

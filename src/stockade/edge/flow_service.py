@@ -309,7 +309,7 @@ class FlowService:
         """The lease, if the peer and its token may use it now."""
         record = self._parts.leases.show(context.peer.tenant, lease)
         token = _token(context)
-        permit = self._verify(record.token if token is None else token)
+        permit = self._verify(self._parts.leases.own_token(record) if token is None else token)
         return self._parts.leases.admit(record.id, permit), permit
 
     def _holder(self, context: Context) -> Permit | None:

@@ -193,6 +193,13 @@ class Leases:
             check_reader(record, holder)
             yield self.workspace(record)
 
+    def own_token(self, record: LeaseRecord) -> str:
+        """The lease's own token, for who may act without one. Raises Failure(lease_expired): the
+        record of a lease that is over keeps none."""
+        if not record.token:
+            raise self._expired(record)
+        return record.token
+
     def admit(self, lease_id: str, permit: Permit) -> LeaseRecord:
         """The lease of a call, if `permit` is for it. What is answered holds until the call leaves
         `Running`, if it has entered before it asks. Raises Failure: lease_not_granted,

@@ -137,7 +137,7 @@ class Pipeline:
         request.mark(Stage.AUTHORIZE)
         record = progress.lease or self._leases.show(request.tenant, request.lease)
         named = name_call(request, tool, record)
-        token = record.token if request.token is None else request.token
+        token = self._leases.own_token(record) if request.token is None else request.token
         permit = progress.permit = self._verify(token, self._clock())
         record = progress.lease = self._leases.admit(record.id, permit)
         values = progress.arguments = arguments.model_dump(mode="json")

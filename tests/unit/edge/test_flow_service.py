@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stockade.edge.client.results import StockadeError
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role
@@ -94,3 +95,17 @@ def test_what_fails_on_the_host_names_no_path_of_the_state_directory(
         assert result.status is Status.UNAVAILABLE
         assert str(place) not in result.to_text(), part
     assert f"{place}/sandboxes" in caplog.text
+
+
+def test_a_lease_that_is_over_says_so_also_to_who_needs_no_token(runtime: Runtime) -> None:
+    """Its record keeps no token, and none is not one that is malformed."""
+    stockade = _connection(runtime)
+    lease = stockade.lease(tenant="acme", trajectory="over")
+    lease.release().check()
+    again = stockade.attach(lease.id)
+    viewed = again.view("a")
+    assert viewed.error is not None
+    assert viewed.error.code is Code.LEASE_EXPIRED
+    for ask in (lambda: again.cancel("c"), lambda: stockade.spend(lease=lease.id)):
+        with pytest.raises(StockadeError, match="lease_expired: the lease has been released"):
+            ask()
