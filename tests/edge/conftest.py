@@ -334,7 +334,7 @@ class FakeService:
     on_create: Callable[[LeaseCreate], LeaseReply] | None = None
     on_write_file: Callable[[str, Iterator[bytes]], str] | None = None
 
-    def _note(self, verb: str, context: Context, value: object) -> None:
+    def note(self, verb: str, context: Context, value: object) -> None:
         self.seen.append((verb, value))
         self.contexts.append(context)
 
@@ -342,13 +342,13 @@ class FakeService:
         return [verb for verb, _ in self.seen]
 
     def call(self, context: Context, request: CallRequest) -> ToolResult:
-        self._note("call", context, request)
+        self.note("call", context, request)
         if self.on_call is not None:
             return self.on_call(context, request)
         return make_result(context.request_id, tool=request.tool)
 
     def run(self, context: Context, request: RunRequest, tee: Tee, stdin: int | None) -> ToolResult:
-        self._note("run", context, request)
+        self.note("run", context, request)
         if self.on_run is not None:
             return self.on_run(context, request, tee, stdin)
         tee(1, memoryview(b"out\n"))
@@ -358,76 +358,87 @@ class FakeService:
         )
 
     def cancel(self, context: Context, request: CancelRequest) -> int:
-        self._note("cancel", context, request)
+        self.note("cancel", context, request)
         return self.on_cancel(request) if self.on_cancel is not None else 1
 
-    def create_lease(self, context: Context, request: LeaseCreate) -> LeaseReply:
-        self._note("create", context, request)
-        if self.on_create is not None:
-            return self.on_create(request)
-        granted = LeaseGranted(
-            lease_id=LEASE, token=TOKEN, generation=1, expires_at="2025-01-01T01:00:00Z"
-        )
-        return LeaseReply(result=make_result(context.request_id), lease=granted)
-
-    def leases(self, context: Context) -> Sequence[LeaseView]:
-        self._note("leases", context, None)
-        return [view()]
-
-    def lease(self, context: Context, lease: str) -> LeaseView:
-        self._note("lease", context, lease)
-        if lease.endswith("unknown"):
-            raise failure(Code.LEASE_NOT_GRANTED, "no such lease for you")
-        return view()
-
-    def renew_lease(self, context: Context, lease: str, request: LeaseRenew) -> ToolResult:
-        self._note("renew", context, (lease, request))
-        return make_result(context.request_id)
-
-    def reset_lease(self, context: Context, lease: str) -> ToolResult:
-        self._note("reset", context, lease)
-        return make_result(context.request_id)
-
-    def export_lease(self, context: Context, lease: str, request: LeaseExport) -> ToolResult:
-        self._note("export", context, (lease, request))
-        return make_result(context.request_id, data=self.export)
-
-    def release_lease(self, context: Context, lease: str) -> ToolResult:
-        self._note("release", context, lease)
-        return make_result(context.request_id)
-
-    def patch(self, context: Context, lease: str, write: Write) -> None:
-        self._note("patch", context, lease)
-        if self.on_patch is not None:
-            self.on_patch(write)
-            return
-        for part in self.patch_parts:
-            write(part)
+    @property
+    def leases(self) -> FakeLeases:
+        return FakeLeases(self)
 
     def read_file(self, context: Context, lease: str, path: str) -> tuple[int, Iterator[bytes]]:
-        self._note("read_file", context, (lease, path))
+        self.note("read_file", context, (lease, path))
         if path not in self.files:
             raise failure(Code.NOT_FOUND, "there is no such file")
         content = self.files[path]
         return len(content), iter([content[i : i + 65536] for i in range(0, len(content), 65536)])
 
     def write_file(self, context: Context, lease: str, path: str, content: Iterator[bytes]) -> str:
-        self._note("write_file", context, (lease, path))
+        self.note("write_file", context, (lease, path))
         if self.on_write_file is not None:
             return self.on_write_file(path, content)
         self.files[path] = b"".join(content)
         return "ab" * 16
 
     def read_artifact(self, context: Context, request: ArtifactRange) -> bytes:
-        self._note("artifact", context, request)
+        self.note("artifact", context, request)
         return self.artifact[request.offset : request.offset + request.length]
 
     def mint(self, context: Context, request: MintRequest) -> MintReply:
-        self._note("mint", context, request)
+        self.note("mint", context, request)
         return MintReply(token=TOKEN, cut=[])
 
     def doctor(self) -> DoctorReport:
         return DoctorReport(ok=True, checks=[])
+
+
+@dataclass
+class FakeLeases:
+    """Implements `edge.service.LeaseVerbs` with what is set in `of`."""
+
+    of: FakeService
+
+    def create(self, context: Context, request: LeaseCreate) -> LeaseReply:
+        self.of.note("create", context, request)
+        if self.of.on_create is not None:
+            return self.of.on_create(request)
+        granted = LeaseGranted(
+            lease_id=LEASE, token=TOKEN, generation=1, expires_at="2025-01-01T01:00:00Z"
+        )
+        return LeaseReply(result=make_result(context.request_id), lease=granted)
+
+    def all(self, context: Context) -> Sequence[LeaseView]:
+        self.of.note("leases", context, None)
+        return [view()]
+
+    def show(self, context: Context, lease: str) -> LeaseView:
+        self.of.note("lease", context, lease)
+        if lease.endswith("unknown"):
+            raise failure(Code.LEASE_NOT_GRANTED, "no such lease for you")
+        return view()
+
+    def renew(self, context: Context, lease: str, request: LeaseRenew) -> ToolResult:
+        self.of.note("renew", context, (lease, request))
+        return make_result(context.request_id)
+
+    def reset(self, context: Context, lease: str) -> ToolResult:
+        self.of.note("reset", context, lease)
+        return make_result(context.request_id)
+
+    def export(self, context: Context, lease: str, request: LeaseExport) -> ToolResult:
+        self.of.note("export", context, (lease, request))
+        return make_result(context.request_id, data=self.of.export)
+
+    def release(self, context: Context, lease: str) -> ToolResult:
+        self.of.note("release", context, lease)
+        return make_result(context.request_id)
+
+    def patch(self, context: Context, lease: str, write: Write) -> None:
+        self.of.note("patch", context, lease)
+        if self.of.on_patch is not None:
+            self.of.on_patch(write)
+            return
+        for part in self.of.patch_parts:
+            write(part)
 
 
 class UnixConnection(http.client.HTTPConnection):

@@ -7,8 +7,7 @@ read the keys anyway and acts under the lease's own capability.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,19 +16,10 @@ from pydantic import JsonValue
 from stockade.decide.authorize import authorize, path_scope
 from stockade.edge.audit_service import AuditService
 from stockade.edge.authority_service import AuthorityService
-from stockade.edge.bodies import check
 from stockade.edge.budget_service import BudgetService
 from stockade.edge.claim_service import ClaimService
 from stockade.edge.doctor import doctor_report
-from stockade.edge.exchange import Write
-from stockade.edge.lease_views import (
-    clamped,
-    lease_data,
-    lease_result,
-    lease_view,
-    patch_heading,
-    skipped,
-)
+from stockade.edge.lease_service import LeaseService, token_of
 from stockade.edge.secret_service import SecretService
 from stockade.edge.server.config import Defaults
 from stockade.edge.service import Context
@@ -39,12 +29,6 @@ from stockade.edge.wire import (
     CallRequest,
     CancelRequest,
     DoctorReport,
-    LeaseCreate,
-    LeaseExport,
-    LeaseGranted,
-    LeaseRenew,
-    LeaseReply,
-    LeaseView,
     MintReply,
     MintRequest,
     RunRequest,
@@ -52,9 +36,7 @@ from stockade.edge.wire import (
 from stockade.flow.approvals import Approvals
 from stockade.flow.auditing import Auditor
 from stockade.flow.authority import Authority
-from stockade.flow.exports import Exports
 from stockade.flow.gate import Gate
-from stockade.flow.lease_request import LeaseRequest
 from stockade.flow.leases import Leases
 from stockade.flow.minting import Minter
 from stockade.flow.pipeline import Pipeline, ToolRequest
@@ -67,10 +49,8 @@ from stockade.terms.call import Permit, Right
 from stockade.terms.fault import Code, failure
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.ports import ArtifactStore, Clock, PathScope, Tee, Workspace
-from stockade.terms.result import EngineRef, ExportData, LeaseData, ToolResult, Warning
+from stockade.terms.result import EngineRef, ToolResult
 from stockade.tools.arguments import object_of
-from stockade.tools.definition import Shaped
-from stockade.tools.shape import timestamp
 
 _PATCH_CHUNK = 256 * 1024
 
@@ -105,7 +85,6 @@ class FlowService:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._exports = Exports(parts.leases)
         self.watching = parts.watching
         self.authority = AuthorityService(parts.authority, parts.audit, parts.clock)
         self.audit = AuditService(parts.audit, parts.audit_key, parts.secrets.hide_all)
@@ -121,6 +100,17 @@ class FlowService:
         self.secrets = SecretService(
             parts.secrets, parts.authority, parts.leases, parts.audit, parts.clock
         )
+        self.leases = LeaseService(
+            parts.leases,
+            parts.authority,
+            parts.audit,
+            parts.secrets,
+            defaults=parts.defaults,
+            engine=parts.engine,
+            state_dir=parts.state_dir,
+            clock=parts.clock,
+            version=parts.version,
+        )
 
     def call(self, context: Context, request: CallRequest) -> ToolResult:
         return self._parts.pipeline.call(
@@ -132,7 +122,7 @@ class FlowService:
                 turn=request.turn,
                 call_id=request.call_id,
                 tenant=context.peer.tenant,
-                token=_token(context),
+                token=token_of(context),
                 idempotency_key=request.idempotency_key,
                 who=context.who,
                 mark=context.watch.mark,
@@ -152,7 +142,7 @@ class FlowService:
                 turn=request.turn,
                 call_id=request.call_id,
                 tenant=context.peer.tenant,
-                token=_token(context),
+                token=token_of(context),
                 tee=tee,
                 stdin=stdin,
                 idempotency_key=request.idempotency_key,
@@ -166,105 +156,16 @@ class FlowService:
         found = self._parts.running.cancel(record.id, request.call_id, request.turn)
         if found:
             # After the effect: a disk that is full must not keep a command alive.
-            self._note(
-                context,
+            self._parts.audit.note_of_lease(
                 AuditKind.CALL_CANCELLED,
+                context.who,
                 record,
-                {"calls": found},
-                permit.chain,
+                chain=permit.chain,
                 turn=request.turn,
                 call_id=request.call_id,
+                detail={"calls": found},
             )
         return found
-
-    def create_lease(self, context: Context, request: LeaseCreate) -> LeaseReply:
-        started = self._parts.clock()
-        over_another = request.share is not None or request.fork is not None
-        token = _token(context) if over_another else context.token
-        grant = None if over_another or token is not None else self._parts.defaults.grant
-        wanted = check(
-            LeaseRequest,
-            {
-                "tenant": request.tenant,
-                "trajectory": request.trajectory,
-                "name": request.name,
-                "source": request.source,
-                "excludes": tuple(request.excludes),
-                "image": request.image,
-                "env": tuple(sorted(request.env.items())),
-                "grant": request.grant or grant,
-                "capability": token,
-                "ttl_s": request.ttl_s or self._parts.defaults.ttl_s,
-                "take_over": request.take_over,
-                "within_ceiling": request.within_ceiling,
-                "share": request.share,
-                "fork": request.fork,
-            },
-        )
-        with self._parts.audit.acting(context.who):
-            made = self._parts.leases.create(wanted)
-        record = made.record
-        return LeaseReply(
-            result=self._result(context, record, started, lease_data(record), clamped(made.cut)),
-            lease=LeaseGranted(
-                lease_id=record.id,
-                token=record.token,
-                generation=record.generation,
-                expires_at=timestamp(record.expires_at_s),
-            ),
-        )
-
-    def leases(self, context: Context) -> Sequence[LeaseView]:
-        return [lease_view(record) for record in self._parts.leases.list(context.peer.tenant)]
-
-    def lease(self, context: Context, lease: str) -> LeaseView:
-        return lease_view(self._parts.leases.show(context.peer.tenant, lease))
-
-    def renew_lease(self, context: Context, lease: str, request: LeaseRenew) -> ToolResult:
-        return self._operate(
-            context,
-            lambda holder: self._parts.leases.renew(
-                context.peer.tenant, lease, request.ttl_s, holder
-            ),
-        )
-
-    def reset_lease(self, context: Context, lease: str) -> ToolResult:
-        return self._operate(
-            context, lambda holder: self._parts.leases.reset(context.peer.tenant, lease, holder)
-        )
-
-    def release_lease(self, context: Context, lease: str) -> ToolResult:
-        return self._operate(
-            context, lambda holder: self._parts.leases.release(context.peer.tenant, lease, holder)
-        )
-
-    def export_lease(self, context: Context, lease: str, request: LeaseExport) -> ToolResult:
-        started = self._parts.clock()
-        tenant = context.peer.tenant
-        record, holder = self._parts.leases.show(tenant, lease), self._holder(context)
-        if request.to is not None:
-            self._note(context, AuditKind.LEASE_EXPORT, record, {"to": "directory"})
-            data, left_out = self._exports.to_directory(tenant, lease, request.to, holder)
-        else:
-            data, left_out = self._exports.changes(tenant, lease, holder), ()
-        # Names are the sandbox's: a secret may be one.
-        hidden = [self._parts.secrets.hide_all(line) for line in left_out]
-        return self._result(context, record, started, data, skipped(data, hidden))
-
-    def patch(self, context: Context, lease: str, write: Write) -> None:
-        holder = self._holder(context)
-        record = self._parts.leases.show(context.peer.tenant, lease)
-        self._note(context, AuditKind.LEASE_EXPORT, record, {"to": "patch"})
-        # Through a file: the lease is held while the patch is made, and a reader may be slow. Not in
-        # /tmp, which may be memory: a patch can be as large as what the lease wrote.
-        with tempfile.TemporaryFile(dir=self._parts.state_dir) as file:
-            _, left_out = self._exports.patch(context.peer.tenant, lease, file, holder)
-            file.seek(0)
-            if left_out and not write(patch_heading(left_out)):
-                return
-            while chunk := file.read(_PATCH_CHUNK):
-                if not write(chunk):
-                    return
 
     def read_file(self, context: Context, lease: str, path: str) -> tuple[int, Iterator[bytes]]:
         path = _object(path)
@@ -280,7 +181,9 @@ class FlowService:
         record, permit = self._permitted(context, request.lease)
         self.claims.check_artifact(permit, record, request.id)
         detail = request.model_dump(exclude={"lease"})
-        self._note(context, AuditKind.ARTIFACT_READ, record, detail, permit.chain)
+        self._parts.audit.note_of_lease(
+            AuditKind.ARTIFACT_READ, context.who, record, chain=permit.chain, detail=detail
+        )
         return self._parts.artifacts.read(record.id, request.id, request.offset, request.length)
 
     def mint(self, context: Context, request: MintRequest) -> MintReply:
@@ -308,13 +211,9 @@ class FlowService:
     def _permitted(self, context: Context, lease: str) -> tuple[LeaseRecord, Permit]:
         """The lease, if the peer and its token may use it now."""
         record = self._parts.leases.show(context.peer.tenant, lease)
-        token = _token(context)
+        token = token_of(context)
         permit = self._verify(self._parts.leases.own_token(record) if token is None else token)
         return self._parts.leases.admit(record.id, permit), permit
-
-    def _holder(self, context: Context) -> Permit | None:
-        """Of the token that came. An operation on a lease needs none: it asks who the peer is."""
-        return None if context.token is None else self._verify(context.token)
 
     def _verify(self, token: str) -> Permit:
         return self._parts.authority.verify(token, self._parts.clock())
@@ -337,67 +236,10 @@ class FlowService:
             with self._parts.gate.transfer(permit, record, tool, arguments):
                 kind = AuditKind.FILE_READ if right.right == "read" else AuditKind.FILE_WRITE
                 detail = {"path": right.object}
-                self._note(context, kind, record, detail, permit.chain)
+                self._parts.audit.note_of_lease(
+                    kind, context.who, record, chain=permit.chain, detail=detail
+                )
                 yield self._parts.leases.workspace(record), path_scope(permit, tool)
-
-    def _operate(
-        self, context: Context, step: Callable[[Permit | None], LeaseRecord]
-    ) -> ToolResult:
-        started = self._parts.clock()
-        with self._parts.audit.acting(context.who):
-            record = step(self._holder(context))
-        return self._result(context, record, started, lease_data(record))
-
-    def _note(
-        self,
-        context: Context,
-        kind: AuditKind,
-        record: LeaseRecord,
-        detail: Mapping[str, str | int],
-        chain: tuple[str, ...] | None = None,
-        *,
-        turn: int | None = None,
-        call_id: str | None = None,
-    ) -> None:
-        """Before the effect, if nothing else is said: what can't be recorded is not done."""
-        self._parts.audit.note(
-            kind,
-            context.who,
-            tenant=record.tenant,
-            trajectory=record.trajectory,
-            lease_id=record.id,
-            generation=record.generation,
-            turn=turn,
-            call_id=call_id,
-            chain=chain,
-            detail=detail,
-        )
-
-    def _result(
-        self,
-        context: Context,
-        record: LeaseRecord,
-        started: float,
-        data: LeaseData | ExportData,
-        warnings: Sequence[Warning] = (),
-    ) -> ToolResult:
-        parts = self._parts
-        return lease_result(
-            record,
-            Shaped(data=data, warnings=tuple(warnings)),
-            request_id=context.request_id,
-            started_at=started,
-            finished_at=parts.clock(),
-            engine=parts.engine,
-            version=parts.version,
-        )
-
-
-def _token(context: Context) -> str | None:
-    """Raises Failure(token_missing) unless the peer may do without."""
-    if context.token is None and not context.peer.own:
-        raise failure(Code.TOKEN_MISSING, "this user's calls need the lease's token")
-    return context.token
 
 
 def _object(path: str) -> str:

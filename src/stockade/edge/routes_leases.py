@@ -52,7 +52,7 @@ def create(inbound: Inbound) -> Response:
     made: list[LeaseReply] = []
 
     def work() -> ToolResult:
-        made.append(inbound.service.create_lease(inbound.context, request))
+        made.append(inbound.service.leases.create(inbound.context, request))
         return made[0].result
 
     result, log_line = guarded(inbound, Asked(), work)
@@ -60,23 +60,23 @@ def create(inbound: Inbound) -> Response:
 
 
 def list_all(inbound: Inbound) -> Response:
-    return reply(LeaseList(leases=list(inbound.service.leases(inbound.context))))
+    return reply(LeaseList(leases=list(inbound.service.leases.all(inbound.context))))
 
 
 def show(inbound: Inbound) -> Response:
-    return reply(inbound.service.lease(inbound.context, inbound.params["lease"]))
+    return reply(inbound.service.leases.show(inbound.context, inbound.params["lease"]))
 
 
 def renew(inbound: Inbound) -> Response:
     request = read_body(LeaseRenew, inbound.request.body)
     return _operate(
-        inbound, lambda lease: inbound.service.renew_lease(inbound.context, lease, request)
+        inbound, lambda lease: inbound.service.leases.renew(inbound.context, lease, request)
     )
 
 
 def reset(inbound: Inbound) -> Response:
     read_body(Empty, inbound.request.body)
-    return _operate(inbound, lambda lease: inbound.service.reset_lease(inbound.context, lease))
+    return _operate(inbound, lambda lease: inbound.service.leases.reset(inbound.context, lease))
 
 
 def export(inbound: Inbound) -> Response:
@@ -84,20 +84,20 @@ def export(inbound: Inbound) -> Response:
     if request.to is not None:
         _operator(inbound.context.peer, "to")
     return _operate(
-        inbound, lambda lease: inbound.service.export_lease(inbound.context, lease, request)
+        inbound, lambda lease: inbound.service.leases.export(inbound.context, lease, request)
     )
 
 
 def release(inbound: Inbound) -> Response:
     read_body(Empty, inbound.request.body)
-    return _operate(inbound, lambda lease: inbound.service.release_lease(inbound.context, lease))
+    return _operate(inbound, lambda lease: inbound.service.leases.release(inbound.context, lease))
 
 
 def patch(inbound: Inbound) -> Response:
     lease = inbound.params["lease"]
 
     def produce(write: Write) -> None:
-        inbound.service.patch(inbound.context, lease, write)
+        inbound.service.leases.patch(inbound.context, lease, write)
 
     return Response(200, produce, "text/x-diff")
 

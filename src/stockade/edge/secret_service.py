@@ -72,15 +72,7 @@ class SecretService:
     def _note(
         self, peer: Peer, kind: AuditKind, record: LeaseRecord, detail: Mapping[str, str | bool]
     ) -> None:
-        self._audit.note(
-            kind,
-            Acting(f"uid {peer.uid}"),
-            tenant=record.tenant,
-            trajectory=record.trajectory,
-            lease_id=record.id,
-            generation=record.generation,
-            detail=detail,
-        )
+        self._audit.note_of_lease(kind, Acting(f"uid {peer.uid}"), record, detail=detail)
 
     def _owned(self, peer: Peer, token: str | None, lease: str) -> LeaseRecord:
         holder = None if token is None else self._authority.verify(token, self._clock())

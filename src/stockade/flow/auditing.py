@@ -30,6 +30,7 @@ from stockade.flow.refusals import Counted, Refusals
 from stockade.terms.audit import Acting, AuditEvent, AuditKind, AuditLog, Checkpoint, Head
 from stockade.terms.claim import ClaimRecord, ClaimState
 from stockade.terms.fault import Failure, Fault
+from stockade.terms.lease import LeaseRecord
 from stockade.terms.ports import Clock
 from stockade.terms.result import AuditRef, ToolResult
 
@@ -139,6 +140,21 @@ class Auditor:
             model=who.model,
         )
         return self.log.write(self._hidden(replace(event, **values)))  # type: ignore[arg-type]
+
+    def note_of_lease(
+        self, kind: AuditKind, who: Acting, record: LeaseRecord, **values: object
+    ) -> Head:
+        """`note` with the lease's names. Before the effect, wherever what can't be recorded must
+        not be done."""
+        return self.note(
+            kind,
+            who,
+            tenant=record.tenant,
+            trajectory=record.trajectory,
+            lease_id=record.id,
+            generation=record.generation,
+            **values,
+        )
 
     @contextmanager
     def acting(self, who: Acting) -> Iterator[None]:
