@@ -154,6 +154,21 @@ def test_calls_are_counted_through_every_kind_of_call(stockade: Stockade, lease:
     assert spent(stockade, child) == {"calls": 5}
 
 
+def test_a_program_that_could_not_start_uses_nothing_up(stockade: Stockade, lease: Lease) -> None:
+    child = lease.narrowed(limits={"calls": 1, "cpu_ms": 60_000}, approve=["run"])
+    for argv in (["./absent"], ["/etc/passwd"]):
+        details = error(child.run(argv)).details
+        assert details is not None
+        approval = str(details["approval"])
+        stockade.decide_approval(approval, granted=True)
+        assert error(child.run(argv)).code is Code.COMMAND_NOT_FOUND
+        assert stockade.approval(approval).state is ApprovalState.GRANTED
+    assert spent(stockade, child) == {"calls": 0, "cpu_ms": 0}
+    lease.bash("printf '#!/bin/sh\\necho ran\\n' > absent; chmod +x absent").check()
+    assert text(child.run(["./absent"])) == "ran\n"
+    assert spent(stockade, child)["calls"] == 1
+
+
 def test_a_killed_daemon_has_counted_what_was_drawn() -> None:
     with daemon() as made:
         with made.connect() as stockade:

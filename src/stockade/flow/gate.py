@@ -1,7 +1,8 @@
 """The last gate before a call starts: a person's approval where one is needed, then the budgets.
 
 Nothing is used up by a call that does not start. The approval is looked at first and used up only
-when the budgets are counted; a call that ends with nothing having run gives both back.
+when the budgets are counted; a call that ends with nothing having run gives both back: the approval
+goes with the bill.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Gate:
                 self._approvals.use(approval)
                 used = True
             yield bill
+            if used and approval is not None and bill.undone:
+                self._approvals.give_back(approval)
         except BaseException as error:
             nothing = isinstance(error, Failure) and error.fault.status in NOTHING_RAN
             if nothing or not bill.began:

@@ -45,7 +45,7 @@ from stockade.flow.showing import keep_raw
 from stockade.terms.call import EditOperation, ExecOperation, Permit, ViewOperation
 from stockade.terms.fault import Code, Failure, Fault, Status
 from stockade.terms.lease import LeaseRecord
-from stockade.terms.outcome import EditOutcome, ExecOutcome, ViewOutcome
+from stockade.terms.outcome import EditOutcome, End, ExecOutcome, ViewOutcome
 from stockade.terms.plan import Kind
 from stockade.terms.ports import ArtifactStore, CancelSignal, Clock, ExecContext
 from stockade.terms.result import EngineRef, ToolResult
@@ -221,7 +221,8 @@ class Pipeline:
                 if progress.plan is None or progress.plan.kind is Kind.COMMAND:
                     outcome = clean_outcome(outcome, redactor, findings)
                 shaped = tool.shape(call.arguments, outcome)
-                if shaped.status in NOTHING_RAN:
+                started = not isinstance(outcome, ExecOutcome) or outcome.end is not End.NOT_FOUND
+                if shaped.status in NOTHING_RAN or not started:
                     bill.give_back()
                 else:
                     bill.end(outcome.cpu_ms if isinstance(outcome, ExecOutcome) else 0)

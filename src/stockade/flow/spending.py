@@ -128,8 +128,8 @@ class Bill:
     """What one call owes. One thread at a time, and only `more` while the command runs.
 
     `began`, `runs` and `claim_id` are set by whoever carries the call out: before it touches
-    anything, before it starts the command, and when its claim is written. `cost_micro` is None
-    while or where it can't be known."""
+    anything, before it starts the command, and when its claim is written. `undone` says that it was
+    given back. `cost_micro` is None while or where it can't be known."""
 
     def __init__(
         self,
@@ -148,6 +148,7 @@ class Bill:
         self._open = False
         self.began = False
         self.runs = False
+        self.undone = False
         self.claim_id: str | None = None
         self.cost_micro: int | None = None
         self.shortage: Shortage | None = None
@@ -220,6 +221,7 @@ class Bill:
         if not self._open:
             return
         self._open = False
+        self.undone = True
         self.cost_micro = 0
         if self._budgets:
             with _logged():
