@@ -62,6 +62,19 @@ def test_checkpoints_sign_what_there_is_once(log: AuditLog) -> None:
     assert sound(log)
 
 
+def test_the_last_record_is_signed_and_nothing_comes_behind_it(log: AuditLog) -> None:
+    first = log.write_signed(event(), 1)
+    assert (first.seq, log.unsealed()) == (1, 0)
+    log.write(event())
+    last = log.write_signed(event(), 2, last=True)
+    assert (last.seq, log.state().sealed) == (4, last)
+    with pytest.raises(Failure) as caught:
+        log.write(event())
+    assert caught.value.fault.code is Code.STORAGE_UNAVAILABLE
+    assert log.state().head.seq == 5
+    assert sound(log)
+
+
 def test_places_are_found_by_time_by_checkpoint_and_by_call(log: AuditLog) -> None:
     log.write(event(10, request_id="rq_1", call_id="c"))
     log.seal(20)

@@ -151,7 +151,7 @@ def test_an_end_that_was_cut_off_with_its_checkpoint_is_found_by_one_kept_elsewh
     outside = tmp_path / "outside.jsonl"
     shutil.copy2(state / CHECKPOINT_FILE, outside)
     last = len(records(state))
-    tamper(state, ("DELETE FROM audit WHERE seq > ?", (last - 3,)))
+    tamper(state, ("DELETE FROM audit WHERE seq > ?", (last - 2,)))
     (state / CHECKPOINT_FILE).unlink()
     assert verified(state)[0] == 0  # nothing here says that there was more
     said = f"checkpoint {outside.read_text().strip()}"
@@ -164,13 +164,13 @@ def test_an_end_that_was_cut_off_with_its_checkpoint_is_found_by_one_kept_elsewh
         logged.write_text(line)
         status, found = verified(state, "--checkpoint", str(logged))
         assert status == 1
-        assert found.startswith(f"record {last - 2} is missing")
+        assert found.startswith(f"record {last - 1} is missing")
 
 
 def test_a_chain_made_anew_from_a_change_on_meets_a_signature(state: Path) -> None:
     made = records(state)
     prev = bytes.fromhex(next(r.checkpoint.hash for r in made if r.checkpoint))
-    sealed = next(record.seq for record in made if record.checkpoint)
+    start, sealed = [record.seq for record in made if record.checkpoint][:2]
     connection = sqlite3.connect(state / "ledger.db")
     rows = connection.execute("SELECT seq, hash, body FROM audit ORDER BY seq").fetchall()
     connection.close()
@@ -183,7 +183,19 @@ def test_a_chain_made_anew_from_a_change_on_meets_a_signature(state: Path) -> No
     tamper(state, *changes)
     status, said = verified(state)
     assert status == 1
-    assert said.startswith(f"record {sealed} is a checkpoint that does not fit: records 1 to")
+    assert said.startswith(f"record {sealed} is a checkpoint that does not fit: records {start} to")
+
+
+def test_what_was_added_behind_an_orderly_end_is_found_and_named(state: Path) -> None:
+    connection = sqlite3.connect(state / "ledger.db")
+    [(last, prev)] = connection.execute("SELECT max(seq), hash FROM audit").fetchall()
+    connection.close()
+    assert records(state)[-2].kind is AuditKind.DAEMON_STOPPED
+    body = body_of(AuditEvent(AuditKind.CAPABILITY_MINTED, 1, tenant="acme"), last + 1)
+    added = "INSERT INTO audit VALUES (?, ?, ?)"
+    tamper(state, (added, (last + 1, hash_of(prev, body), body)))
+    said = f"record {last + 1} was added after the daemon had stopped\n"
+    assert verified(state) == (1, said)
 
 
 def test_only_what_is_asked_for_is_verified_from_its_checkpoint_on(state: Path) -> None:

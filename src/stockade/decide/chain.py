@@ -6,7 +6,9 @@ The bytes are RFC 8785 JSON of the record with its sequence inside. Whoever chan
 inserts or reorders a record without making every later hash anew breaks a link, which is found at
 the first record that does not fit. Whoever makes the later hashes anew meets the next checkpoint,
 a record that holds an Ed25519 signature over the hash before it. Whoever removes the end, the last
-checkpoint included, meets a checkpoint that was kept elsewhere (`known`).
+checkpoint included, meets a checkpoint that was kept elsewhere (`known`). Whoever adds records while
+no daemon runs, before the next one signs them, stands between two that follow each other: a daemon
+that stops in order signs its last record, and the next one its first.
 
 `Verifier` takes records one by one and holds none, so a chain of any length is checked in the same
 memory. It stops at the first fault; what follows a broken link proves nothing.
@@ -37,8 +39,11 @@ from stockade.terms.audit import (
 from stockade.terms.result import ToolResult
 
 GENESIS: Final = bytes(32)
+# In the detail of a last record: nothing follows its signature but a start, signed at once.
+CLOSED: Final = "closed"
 UNCOVERED: Final = frozenset({"request_id", "replayed", "audit"})
 
+_ADDED: Final = "was added after the daemon had stopped"
 _UNREFERRED: Final = '"audit":null}'
 _EVENT: Final = tuple(field.name for field in fields(AuditEvent))
 _USAGE: Final = tuple(field.name for field in fields(AuditUsage))
@@ -132,6 +137,12 @@ def refer(result: str, place: Head) -> str:
     )
 
 
+def closes(body: str) -> bool:
+    """Whether a record is the last one of a process."""
+    value = _record(body)
+    return value is not None and _closes(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Flaw:
     """The first record that is not what was written. `seq` is where it is, or should be."""
@@ -161,6 +172,8 @@ class Verifier:
         self._known = dict(known or {})
         self._whole = whole
         self._said_dropped = self._dropped = 0
+        self._due: AuditKind | None = None
+        self._closes = False
         self._hash = GENESIS
 
     def add_line(self, line: bytes) -> Flaw | None:
@@ -191,10 +204,12 @@ class Verifier:
             return Flaw(link.seq, "was changed: its hash is not its own")
         kind = body.get("kind")
         flaw = self._checkpoint(link, body) if kind == AuditKind.CHECKPOINT else None
-        flaw = flaw or self._anchored(link, first) or self._said(link, kind, body)
+        flaw = flaw or self._anchored(link, first) or self._added(link, kind)
+        flaw = flaw or self._said(link, kind, body)
         if flaw is None:
             self.first = self.first or link.seq
             self.last, self._hash = link.seq, link.hash
+            self._closes = _closes(body)
             self.count += 1
         return flaw
 
@@ -205,6 +220,8 @@ class Verifier:
             return Flaw(
                 self.last + 1, f"is missing: a checkpoint signs records up to {max(missing)}"
             )
+        if self._due is AuditKind.CHECKPOINT:
+            return Flaw(self.last, _ADDED)
         if self._whole and self.first > 1 and self._dropped < self.first - 1:
             return Flaw(self.first - 1, "is missing, and no signed record says that it was dropped")
         return None
@@ -238,6 +255,18 @@ class Verifier:
             )
         return None
 
+    def _added(self, link: Link, kind: object) -> Flaw | None:
+        """What stands behind the end of a process that stopped in order."""
+        due, self._due = self._due, None
+        if due is not None and kind != due:
+            # The start that it follows was none.
+            return Flaw(link.seq - (due is AuditKind.CHECKPOINT), _ADDED)
+        if due is AuditKind.DAEMON_STARTED:
+            self._due = AuditKind.CHECKPOINT
+        elif kind == AuditKind.CHECKPOINT and self._closes:
+            self._due = AuditKind.DAEMON_STARTED
+        return None
+
     def _said(self, link: Link, kind: object, body: Mapping[str, object]) -> Flaw | None:
         """What records say of records that are not there."""
         if kind == AuditKind.DAEMON_STARTED:
@@ -259,6 +288,12 @@ def _record(body: str) -> dict[str, object] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _closes(body: Mapping[str, object]) -> bool:
+    detail = body.get("detail")
+    stopped = body.get("kind") == AuditKind.DAEMON_STOPPED
+    return stopped and isinstance(detail, dict) and detail.get(CLOSED) is True
 
 
 def _number(body: Mapping[str, object], name: str) -> int:

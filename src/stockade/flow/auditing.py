@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
+from stockade.decide.chain import CLOSED, closes
 from stockade.flow.call_events import (
     CallFacts,
     Redact,
@@ -174,8 +175,10 @@ class Auditor:
         self.log.exported(through, event)
 
     def start(self, version: str, instance: str, kept: Checkpoint | None) -> None:
-        """The first record of a process. `kept` is the checkpoint that was put elsewhere: where the
-        ledger does not hold what it signs, the record says so for ever, and so does the log."""
+        """The first record of a process, signed at once: what stands between the end of a process
+        that stopped in order and this was written by somebody else. `kept` is the checkpoint that
+        was put elsewhere: where the ledger does not hold what it signs, or more than there was at
+        such an end, the record says so for ever, and so does the log."""
         detail: dict[str, int | str] = {"version": version, "instance": instance}
         if kept is not None and not self._holds(kept):
             detail["missing_through"] = kept.seq
@@ -183,14 +186,22 @@ class Auditor:
                 "the audit lacks records up to %d, which a checkpoint signs: see docs/audit.md",
                 kept.seq,
             )
-        self.note(AuditKind.DAEMON_STARTED, Acting(None), detail=detail)
+        state = self.log.state()
+        end = kept or state.sealed
+        if end is not None and state.head.seq > end.seq + 1 and self._closed_at(end.seq):
+            detail["added_from"] = end.seq + 2
+            _log.error(
+                "the audit has records from %d on that were added after the daemon had stopped: see "
+                "docs/audit.md",
+                end.seq + 2,
+            )
+        self._write_signed(AuditKind.DAEMON_STARTED, detail)
 
     def stop(self) -> None:
         """The last record of a process, signed. Never raises Failure: it is the end anyway."""
         try:
             self._write_counts(all_=True)
-            self.note(AuditKind.DAEMON_STOPPED, Acting(None))
-            self.seal()
+            self._write_signed(AuditKind.DAEMON_STOPPED, {CLOSED: True}, last=True)
         except Failure as failed:
             _log.error("the audit could not be closed: %s", failed)
 
@@ -198,6 +209,14 @@ class Auditor:
         """Sign what there is now."""
         now = self._clock()
         self._signed(now, self.log.seal(int(now * 1000)))
+
+    def _write_signed(
+        self, kind: AuditKind, detail: Mapping[str, int | str | bool], *, last: bool = False
+    ) -> None:
+        now = self._clock()
+        at_ms = int(now * 1000)
+        event = AuditEvent(kind, at_ms, detail=detail)
+        self._signed(now, self.log.write_signed(event, at_ms, last=last))
 
     def _signed(self, now: float, made: Checkpoint | None) -> None:
         self._sealed_at_s = now
@@ -245,6 +264,10 @@ class Auditor:
             # The checkpoint itself is the oldest record: what it signs was dropped.
             or (first == kept.seq + 1 == found.seq and found.prev.hex() == kept.hash)
         )
+
+    def _closed_at(self, seq: int) -> bool:
+        found = next(iter(self.log.read(seq)), None)
+        return found is not None and found.seq == seq and closes(found.body)
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)

@@ -77,6 +77,7 @@ class AuditTable:
         self._head = Head(_whole(row[0][0]), _bytes(row[0][1])) if row else Head(0, GENESIS)
         self._sealed = self._newest_checkpoint()
         self._next: Head | None = None
+        self._closing = self._closed = False
         ledger.watch(self._lease_changed, Follower(lambda: self._next, self._back, self._ended))
 
     def append(self, connection: sqlite3.Connection, event: AuditEvent) -> Head:
@@ -87,6 +88,15 @@ class AuditTable:
 
     def write(self, event: AuditEvent) -> Head:
         return self._ledger.commit(lambda connection: self.append(connection, event))
+
+    def write_signed(self, event: AuditEvent, at_ms: int, *, last: bool = False) -> Checkpoint:
+        self._ledger.flush()  # what waits to be written is older
+        with self._ledger.transaction() as connection:
+            made = self._signed(connection, self.append(connection, event), at_ms)
+            self._closing = last
+        self._sealed = made
+        self._keep(made)
+        return made
 
     def seal(self, at_ms: int) -> Checkpoint | None:
         self._ledger.flush()  # what waits to be written is older than the signature
@@ -191,6 +201,8 @@ class AuditTable:
         return made
 
     def _put(self, connection: sqlite3.Connection, end: Head, body: str) -> Head:
+        if self._closed:
+            raise failure(Code.STORAGE_UNAVAILABLE, "the audit is closed: the daemon has stopped")
         made = Head(end.seq + 1, hash_of(end.hash, body))
         connection.execute(_INSERT, (made.seq, made.hash, body))
         self._next = made
@@ -203,6 +215,9 @@ class AuditTable:
         if committed and self._next is not None:
             self._head = self._next
         self._next = None
+        # Before another transaction can begin.
+        self._closed = self._closed or (committed and self._closing)
+        self._closing = False
 
     def _lease_changed(
         self, connection: sqlite3.Connection, old: LeaseRecord | None, new: LeaseRecord

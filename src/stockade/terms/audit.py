@@ -222,6 +222,10 @@ class AuditLog(Protocol):
     def write(self, event: AuditEvent) -> Head:
         """Gives the record's place."""
 
+    def write_signed(self, event: AuditEvent, at_ms: int, *, last: bool = False) -> Checkpoint:
+        """As `write`, signed in the same transaction. Nothing is added after the `last` one:
+        Failure(storage_unavailable)."""
+
     def seal(self, at_ms: int) -> Checkpoint | None:
         """Sign what there is, unless the last record is a signature already."""
 

@@ -29,10 +29,18 @@ class FakeAuditLog:
         self._end = Head(0, GENESIS)
         self._exported = 0
         self._sealed: Checkpoint | None = None
+        self._closed = False
         self.who: list[Acting] = []
 
     def write(self, event: AuditEvent) -> Head:
         return self._put(body_of(event, self._end.seq + 1))
+
+    def write_signed(self, event: AuditEvent, at_ms: int, *, last: bool = False) -> Checkpoint:
+        self.write(event)
+        made = self.seal(at_ms)
+        assert made is not None
+        self._closed = last
+        return made
 
     def seal(self, at_ms: int) -> Checkpoint | None:
         if not self.unsealed():
@@ -99,6 +107,8 @@ class FakeAuditLog:
         return [link for link in mine if _call(link) == call][-1000:]
 
     def _put(self, body: str) -> Head:
+        if self._closed:
+            raise failure(Code.STORAGE_UNAVAILABLE, "the audit is closed")
         made = Head(self._end.seq + 1, hash_of(self._end.hash, body))
         self._links.append(Link(made.seq, self._end.hash, made.hash, body))
         self._end = made

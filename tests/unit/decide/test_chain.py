@@ -11,6 +11,7 @@ import rfc8785
 
 from stockade.decide import signatures
 from stockade.decide.chain import (
+    CLOSED,
     GENESIS,
     Flaw,
     Verifier,
@@ -200,6 +201,42 @@ def test_a_daemon_that_missed_records_at_its_start_said_so() -> None:
     flaw = verified(links)
     assert flaw is not None
     assert flaw.seq == 4
+
+
+STOP = event(kind=AuditKind.DAEMON_STOPPED, detail={CLOSED: True})
+START = event(kind=AuditKind.DAEMON_STARTED)
+
+
+def followed(stop: AuditEvent, *behind: AuditEvent | None) -> Flaw | None:
+    """What is said of a stop, its signature and what stands behind; None is a signature."""
+    links = chain_of(2)
+    for made in (stop, None, *behind):
+        end, seq = links[-1], len(links) + 1
+        if made is None:
+            signed = make_checkpoint(
+                end.seq, end.hash, seq, KEY, lambda data: signatures.sign(SEED, data)
+            )
+            body = checkpoint_body(signed)
+        else:
+            body = body_of(made, seq)
+        links.append(Link(seq, end.hash, hash_of(end.hash, body), body))
+    return verified(links)
+
+
+def test_behind_an_orderly_end_there_is_a_signed_start_and_nothing_else() -> None:
+    assert followed(STOP) is None
+    assert followed(STOP, START, None) is None
+    assert followed(STOP, START, None, event(), START, None) is None  # killed after it
+    for behind in ((event(),), (event(), START, None), (None, START, None)):
+        flaw = followed(STOP, *behind)
+        assert flaw is not None
+        assert (flaw.seq, flaw.reason) == (5, "was added after the daemon had stopped")
+    for behind in ((START,), (START, event(), None), (START, START, None)):
+        flaw = followed(STOP, *behind)
+        assert flaw is not None
+        assert (flaw.seq, flaw.reason) == (5, "was added after the daemon had stopped")
+    # An end that does not promise it: of a version that did not sign its starts.
+    assert followed(event(kind=AuditKind.DAEMON_STOPPED), event(), START) is None
 
 
 @pytest.mark.parametrize("body", ["", "[]", "null", '{"seq":2}', "{", '{"kind":"checkpoint"}'])

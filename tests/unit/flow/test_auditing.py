@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
-from stockade.decide.chain import result_digest
+from stockade.decide.chain import CLOSED, result_digest
 from stockade.decide.checks import Arguments
 from stockade.flow.auditing import Auditor, AuditSettings
 from stockade.flow.pipeline import Pipeline, ToolRequest
 from stockade.flow.refusals import BURST, COUNTED_S
 from stockade.host.cancel import EventfdCancel
-from stockade.terms.audit import Acting, AuditKind, AuditRecord, Checkpoint
+from stockade.terms.audit import Acting, AuditEvent, AuditKind, AuditRecord, Checkpoint
 from stockade.terms.claim import ClaimState
 from stockade.terms.fault import Code, Fault, Status
 from stockade.terms.result import ToolResult
@@ -418,10 +418,28 @@ def test_the_first_record_says_whether_the_last_checkpoint_is_still_held(line: L
     kept = line.house.table.state().sealed
     assert kept is not None
     line.audit.start("1.0", "i", kept)
-    assert line.records()[-1].detail == {"version": "1.0", "instance": "i"}
+    assert line.records()[-2].detail == {"version": "1.0", "instance": "i"}
+    assert line.kinds()[-2:] == ["daemon_started", "checkpoint"]
     gone = Checkpoint(**{**kept.model_dump(), "seq": 99})
     line.audit.start("1.0", "i", gone)
-    assert line.records()[-1].detail == {"version": "1.0", "instance": "i", "missing_through": 99}
+    assert line.records()[-2].detail == {"version": "1.0", "instance": "i", "missing_through": 99}
+
+
+def test_the_first_record_says_what_was_added_behind_an_orderly_end(line: Line) -> None:
+    table, detail = line.house.table, {"version": "1.0", "instance": "i"}
+    stopped = AuditEvent(AuditKind.DAEMON_STOPPED, 1, detail={CLOSED: True})
+    for added in (False, True):
+        for beside in (True, False):  # the file beside the ledger may be gone
+            kept = table.write_signed(stopped, 1)
+            if added:
+                table.write(AuditEvent(AuditKind.LEASE_CREATED, 1))
+            line.audit.start("1.0", "i", kept if beside else None)
+            more = {"added_from": kept.seq + 2} if added else {}
+            assert line.records()[-2].detail == detail | more
+    table.write_signed(AuditEvent(AuditKind.CALL_OUTCOME, 1), 1)
+    table.write(AuditEvent(AuditKind.CALL_OUTCOME, 1))  # of a daemon that was killed
+    line.audit.start("1.0", "i", None)
+    assert line.records()[-2].detail == detail
 
 
 def test_the_end_is_signed_and_counts_are_written(line: Line) -> None:
