@@ -27,8 +27,6 @@ from stockade.terms.call import Permit
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.ports import Ledger
 
-# A clock that was set back must not bring a revoked block to life that was forgotten meanwhile.
-_KEPT_AFTER_END_S: Final = 86_400.0
 # Whoever holds a token can make any number of blocks below it to revoke, offline.
 MAX_BY_TENANTS: Final = 65_536
 
@@ -121,7 +119,7 @@ class Authority:
         with self._changing:
             found = self._revoked.get(made.block)
             if found is None:
-                ended = made.revoked_at_s - _KEPT_AFTER_END_S
+                ended = self._ledger.forgotten_before_s
                 for block in [b for b, old in self._revoked.items() if _ended(old, ended)]:
                     del self._revoked[block]
                 if by_tenant and len(self._revoked) >= MAX_BY_TENANTS:

@@ -157,7 +157,7 @@ class Sweeper:
     def _sweep(self) -> tuple[str, ...]:
         steps = self._steps
         try:
-            steps.ledger.sweep(self._clock())
+            steps.ledger.sweep(self._clock.moment())
             self._forget()
         except Exception as error:
             _log.warning("sweep of the ledger failed, to be repeated: %s", error)

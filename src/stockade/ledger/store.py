@@ -18,6 +18,7 @@ sqlite3.Error is translated here, once, to Failure(storage_unavailable).
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import threading
@@ -32,6 +33,7 @@ from stockade.ledger.rows import COLUMNS, Cell, from_row, to_row
 from stockade.terms.authority import Revocation
 from stockade.terms.fault import Code, failure
 from stockade.terms.lease import LeaseRecord, LeaseState
+from stockade.terms.moment import Moment
 
 T = TypeVar("T")
 
@@ -41,8 +43,14 @@ _LOG_PAGES: Final = 16_384
 # Above this much log a checkpoint that was overtaken by commits is finished under the lock.
 _LONG_LOG_PAGES: Final = 1000
 # A call may go on after its token's end, and the host's clock may be set back; neither may find
-# that what was spent is forgotten.
-SPEND_KEPT_S: Final = 24 * 3600
+# that what was spent, or that a block is revoked, is forgotten.
+KEPT_AFTER_END_S: Final = 24 * 3600
+# Where the wall clock stood at a boot's begin, in seconds: the earliest that it ever said.
+_BOOT: Final = "wall_at_boot "
+_EARLIEST: Final = (
+    "INSERT INTO counter (name, value) VALUES (?, ?)"
+    " ON CONFLICT (name) DO UPDATE SET value = min(value, excluded.value) RETURNING value"
+)
 # Statements are put together from column names of this package; values are always bound.
 _NAMES: Final = ", ".join(COLUMNS)
 _VALUES: Final = ", ".join(f":{name}" for name in COLUMNS)
@@ -72,6 +80,7 @@ class SqliteLedger:
         self._write_lock = threading.RLock()
         self._read_lock = threading.Lock()
         self._known: dict[str, LeaseRecord] = {}
+        self._forgotten_before_s = -math.inf
         self._on_lease: LeaseWatch = lambda connection, old, new: None
         with _translated():
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -170,10 +179,24 @@ class SqliteLedger:
         with self._read_lock, _translated():
             return revocations.read(self._reader)
 
-    def sweep(self, now_s: float) -> None:
+    @property
+    def forgotten_before_s(self) -> float:
+        """Blocks that ended before this are forgotten: a day before the last `sweep`, by the wall
+        clock as far as it went with the boot's own. A clock that was set forward and back again
+        must not find that a block's sums, or its revocation, are gone while its tokens hold."""
+        return self._forgotten_before_s
+
+    def sweep(self, now: Moment) -> None:
         """Forget sums of blocks that ended long before, and approvals of leases that ended."""
+        name, at_boot = f"{_BOOT}{now.boot}", math.floor(now.wall_s - now.boot_s)
         with self.transaction() as connection:
-            connection.execute("DELETE FROM spend WHERE not_after_s <= ?", (now_s - SPEND_KEPT_S,))
+            [earliest] = connection.execute(_EARLIEST, (name, at_boot)).fetchone()
+            connection.execute(
+                "DELETE FROM counter WHERE name GLOB ? AND name <> ?", (f"{_BOOT}*", name)
+            )
+            before = min(now.wall_s, earliest + now.boot_s) - KEPT_AFTER_END_S
+            self._forgotten_before_s = before
+            connection.execute("DELETE FROM spend WHERE not_after_s <= ?", (before,))
             connection.execute(
                 "DELETE FROM approval WHERE lease_id NOT IN"
                 " (SELECT id FROM lease WHERE state <> 'released')"

@@ -16,6 +16,7 @@ from stockade.terms.call import EditOperation, ExecOperation, ViewOperation
 from stockade.terms.claim import Evidence
 from stockade.terms.grant import Check
 from stockade.terms.lease import LeaseRecord
+from stockade.terms.moment import Moment
 from stockade.terms.outcome import CapturedArtifact, EditOutcome, End, ExecOutcome, ViewOutcome
 from stockade.terms.plan import Limits, SandboxPlan
 from stockade.terms.result import EngineRef
@@ -327,8 +328,13 @@ class Ledger(Protocol):
     def tidy(self) -> None:
         """What keeps it fast; called once a second, by one thread."""
 
-    def sweep(self, now_s: float) -> None:
+    def sweep(self, now: Moment) -> None:
         """Forget sums of blocks that ended long before, and approvals of leases that ended."""
+
+    @property
+    def forgotten_before_s(self) -> float:
+        """Blocks that ended before this are of no more use, as of the last `sweep`. No step of the
+        wall clock forward moves it."""
 
     def add_revocation(self, made: Revocation, ended_before_s: float) -> None:
         """Idempotent. Drops the rows of blocks that ended before `ended_before_s`."""

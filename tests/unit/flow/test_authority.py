@@ -121,15 +121,29 @@ def test_what_is_known_to_have_ended_is_forgotten_a_day_later(house: House) -> N
     block = revoke(house, short)
     house.authority.revoke_block(unknown, "uid 0", "", house.clock())
     house.clock.advance(60 + 86_400)
+    house.ledger.sweep(house.clock.moment())
     revoke(house, root(house))
     assert block in {made.block for made in house.authority.revocations()}
     house.clock.advance(1)
+    house.ledger.sweep(house.clock.moment())
     last = revoke(house, root(house))
     kept = {made.block for made in house.authority.revocations()}
     assert unknown in kept
     assert last in kept
     assert block not in kept
     assert kept == {made.block for made in house.ledger.revocations()}
+
+
+def test_a_step_of_the_clock_and_back_brings_no_revoked_block_to_life(house: House) -> None:
+    house.ledger.sweep(house.clock.moment())
+    token = root(house, ttl_s=3600)
+    block = revoke(house, token)
+    house.clock.step(2 * 86_400)
+    house.ledger.sweep(house.clock.moment())
+    revoke(house, root(house))
+    house.clock.step(-2 * 86_400)
+    assert verdict(house, token) is Code.TOKEN_REVOKED
+    assert block in {made.block for made in house.ledger.revocations()}
 
 
 def test_tenants_can_not_fill_the_list_and_an_operator_goes_on(

@@ -15,6 +15,7 @@ from stockade.terms.approval import ApprovalRecord, ApprovalState
 from stockade.terms.books import ApprovalBook
 from stockade.terms.fault import Code
 from stockade.terms.lease import LeaseState
+from stockade.terms.moment import Moment
 from stockade.testing.fake_books import FakeApprovalBook
 from stockade.testing.house import code_of
 from tests.unit.ledger.test_store import RECORD
@@ -121,6 +122,6 @@ def test_requests_end_with_their_lease(ledger: SqliteLedger) -> None:
     assert book.list() == []
     assert book.get("ap_1") is None
     assert grant(book) is None
-    ledger.sweep(5.0)
+    ledger.sweep(Moment(5.0, 1.0, "b"))
     with ledger.transaction() as connection:
         assert connection.execute("SELECT count(*) FROM approval").fetchone() == (0,)

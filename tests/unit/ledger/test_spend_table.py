@@ -9,10 +9,11 @@ import pytest
 
 from stockade.ledger.claim_table import ClaimTable
 from stockade.ledger.spend_table import SpendTable
-from stockade.ledger.store import SPEND_KEPT_S, SqliteLedger
+from stockade.ledger.store import KEPT_AFTER_END_S, SqliteLedger
 from stockade.terms.books import SpendBook
 from stockade.terms.claim import ClaimState
 from stockade.terms.grant import NO_BUDGET, Total
+from stockade.terms.moment import Moment
 from stockade.terms.spend import Amount, Budget, Shortage
 from stockade.testing.fake_books import FakeSpendBook
 from tests.unit.ledger.test_claim_table import claim
@@ -94,10 +95,17 @@ def test_sums_are_there_after_a_restart(tmp_path: Path) -> None:
 def test_sums_of_blocks_that_ended_long_before_are_forgotten(ledger: SqliteLedger) -> None:
     book, one = SpendTable(ledger), [budget("b", calls=9)]
     book.add(one, Amount(calls=4))
-    ledger.sweep(END + SPEND_KEPT_S - 1)
+    ledger.sweep(Moment(END + KEPT_AFTER_END_S - 1, 5.0, "b"))
     assert book.spent(one) == [Amount(calls=4)]
-    ledger.sweep(END + SPEND_KEPT_S)
+    # The wall clock was set: no time has passed. A restart does not make it so either.
+    ledger.sweep(Moment(END + 3 * KEPT_AFTER_END_S, 5.0, "b"))
+    assert book.spent(one) == [Amount(calls=4)]
+    assert ledger.forgotten_before_s < END
+    ledger.sweep(Moment(END + KEPT_AFTER_END_S + 1, 7.0, "b"))
     assert book.spent(one) == [Amount()]
+    ledger.sweep(Moment(1.0, 9.0, "next"))
+    names = [name for (name,) in ledger.rows("SELECT name FROM counter", ())]
+    assert [name for name in names if "boot" in str(name)] == ["wall_at_boot next"]
 
 
 def test_a_claim_says_what_was_drawn_for_it_and_no_other_does(ledger: SqliteLedger) -> None:
