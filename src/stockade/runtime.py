@@ -355,6 +355,7 @@ def _service(
             leases=flow.leases,
             pipeline=pipeline,
             running=flow.running,
+            sandboxes=flow.sandboxes,
             artifacts=books.artifacts,
             authority=flow.authority,
             minter=flow.minter,

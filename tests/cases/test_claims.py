@@ -202,8 +202,12 @@ def test_b75_a_broken_sandbox_does_not_look_like_commands_that_fail(
         # Shells that waited need no file. A program that is not found tells, and then it is said.
         lease.bash("ls")
         assert {error_code(lease.bash("ls")) for _ in range(8)} == {"shell_not_found"}
+    [told] = [view for view in daemon.stockade.leases() if view.lease_id == lease.id]
+    assert told.broken == lease.show().broken == ("/bin/*" in command)
     lease.reset().check()
+    assert not lease.show().broken
     assert out(lease.bash("echo alive")) == "alive\n"
+    assert not lease.show().broken
 
 
 def is_there(lease: Lease, path: str) -> bool:

@@ -41,6 +41,7 @@ from stockade.flow.leases import Leases
 from stockade.flow.minting import Minter
 from stockade.flow.pipeline import Pipeline, ToolRequest
 from stockade.flow.running import Running
+from stockade.flow.sandboxes import Sandboxes
 from stockade.flow.secrets import Secrets
 from stockade.flow.settlement import Settlement
 from stockade.flow.spending import Spending
@@ -62,6 +63,7 @@ class Parts:
     leases: Leases
     pipeline: Pipeline
     running: Running
+    sandboxes: Sandboxes
     artifacts: ArtifactStore
     authority: Authority
     minter: Minter
@@ -108,6 +110,7 @@ class FlowService:
             defaults=parts.defaults,
             engine=parts.engine,
             state_dir=parts.state_dir,
+            broken=parts.sandboxes.broken,
             clock=parts.clock,
             version=parts.version,
         )

@@ -59,10 +59,12 @@ class LeaseService:
         defaults: Defaults,
         engine: EngineRef,
         state_dir: str,
+        broken: Callable[[str], bool],
         clock: Clock,
         version: str,
     ) -> None:
-        """`state_dir` takes patches while they are sent."""
+        """`state_dir` takes patches while they are sent. `broken` says of a lease's id whether one of
+        its sandboxes is."""
         self._leases = leases
         self._exports = Exports(leases)
         self._authority = authority
@@ -71,6 +73,7 @@ class LeaseService:
         self._defaults = defaults
         self._engine = engine
         self._state_dir = state_dir
+        self._broken = broken
         self._clock = clock
         self._version = version
 
@@ -112,10 +115,10 @@ class LeaseService:
         )
 
     def all(self, context: Context) -> Sequence[LeaseView]:
-        return [lease_view(record) for record in self._leases.list(context.peer.tenant)]
+        return [self._view(record) for record in self._leases.list(context.peer.tenant)]
 
     def show(self, context: Context, lease: str) -> LeaseView:
-        return lease_view(self._leases.show(context.peer.tenant, lease))
+        return self._view(self._leases.show(context.peer.tenant, lease))
 
     def renew(self, context: Context, lease: str, request: LeaseRenew) -> ToolResult:
         return self._operate(
@@ -160,6 +163,9 @@ class LeaseService:
             while chunk := file.read(_PATCH_CHUNK):
                 if not write(chunk):
                     return
+
+    def _view(self, record: LeaseRecord) -> LeaseView:
+        return lease_view(record, broken=self._broken(record.id))
 
     def _note_export(self, context: Context, record: LeaseRecord, to: str) -> None:
         self._audit.note_of_lease(AuditKind.LEASE_EXPORT, context.who, record, detail={"to": to})

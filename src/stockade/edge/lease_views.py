@@ -68,7 +68,7 @@ def lease_data(record: LeaseRecord) -> LeaseData:
     )
 
 
-def lease_view(record: LeaseRecord) -> LeaseView:
+def lease_view(record: LeaseRecord, *, broken: bool) -> LeaseView:
     return LeaseView(
         lease_id=record.id,
         tenant=record.tenant,
@@ -83,6 +83,7 @@ def lease_view(record: LeaseRecord) -> LeaseView:
         not_after=timestamp(record.not_after_s),
         shares=record.shares,
         forked_from=record.forked_from,
+        broken=broken,
     )
 
 

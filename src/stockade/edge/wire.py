@@ -138,7 +138,9 @@ class LeaseReply(Model):
 
 class LeaseView(Model):
     """A lease as its owner may see it. Never holds the token. `shares` is the lease whose workspace
-    it works in, `forked_from` the one whose workspace its own began as a copy of."""
+    it works in, `forked_from` the one whose workspace its own began as a copy of. `broken` says that
+    a command has taken the shell away from one of its sandboxes: the last `bash_execute` there was
+    `shell_not_found`."""
 
     lease_id: str
     tenant: str
@@ -153,6 +155,7 @@ class LeaseView(Model):
     not_after: str
     shares: str | None = None
     forked_from: str | None = None
+    broken: bool = False
 
 
 class LeaseList(Model):

@@ -56,6 +56,7 @@ from stockade.tools.definition import MAX_ARTIFACT_BYTES, AnyTool, CallLimits
 from stockade.tools.program import RUN
 from stockade.tools.redact import Findings
 from stockade.tools.settle import Probe
+from stockade.tools.shell import BASH_EXECUTE
 
 _log: Final = logging.getLogger("stockade.call")
 
@@ -221,6 +222,9 @@ class Pipeline:
                 if progress.plan is None or progress.plan.kind is Kind.COMMAND:
                     outcome = clean_outcome(outcome, redactor, findings)
                 shaped = tool.shape(call.arguments, outcome)
+                if tool is BASH_EXECUTE and progress.digest is not None:
+                    lost = shaped.fault is not None and shaped.fault.code is Code.SHELL_NOT_FOUND
+                    self._sandboxes.mark(record.id, progress.digest, broken=lost)
                 started = not isinstance(outcome, ExecOutcome) or outcome.end is not End.NOT_FOUND
                 if shaped.status in NOTHING_RAN or not started:
                     bill.give_back()

@@ -28,6 +28,7 @@ class _Held:
     users: int
     used: int
     retired: bool = False
+    broken: bool = False
 
 
 class Sandboxes:
@@ -52,6 +53,19 @@ class Sandboxes:
         finally:
             with self._lock:
                 held.users -= 1
+
+    def mark(self, lease_id: str, digest: str, *, broken: bool) -> None:
+        """Whether a shell could be started in the sandbox, as a call has just found it."""
+        with self._lock:
+            held = self._of_lease.get(lease_id, {}).get(digest)
+            if held is not None:
+                held.broken = broken
+
+    def broken(self, lease_id: str) -> bool:
+        """Whether the lease has a sandbox in which the last call found no shell. One that takes its
+        place is whole."""
+        with self._lock:
+            return any(held.broken for held in self._of_lease.get(lease_id, {}).values())
 
     def adopt(self, survivor: Survivor) -> None:
         """Take a sandbox of an earlier process; before the first call."""

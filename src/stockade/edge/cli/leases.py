@@ -255,7 +255,7 @@ def _row(view: LeaseView) -> tuple[str, ...]:
         view.tenant,
         view.trajectory,
         view.name,
-        view.state,
+        f"{view.state}, broken" if view.broken else view.state,
         str(view.generation),
         view.expires_at,
         _workspace(view),
