@@ -205,7 +205,8 @@ class Bill:
             return
         self._open = False
         if cpu_ms is not None:
-            self.cost_micro = self._price + self._prices.cpu(cpu_ms)
+            # Said in results and records, whose numbers end there; no budget is as large.
+            self.cost_micro = min(MAX_INTEGER, self._price + self._prices.cpu(cpu_ms))
         elif not self._prices.cpu_second:
             self.cost_micro = self._price
         if self._rate is None or cpu_ms is None:

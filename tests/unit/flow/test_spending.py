@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from stockade.flow.spending import LEAST_LOOK_MS, RESERVE_WALL_MS, SLICE_MS, Bill, Rate
+from stockade.terms.base import MAX_INTEGER
 from stockade.terms.grant import NO_BUDGET, Total
 from stockade.terms.spend import Amount, Budget, Prices
 from stockade.testing.fake_books import FakeSpendBook
@@ -89,6 +90,14 @@ def test_ending_and_giving_back_happen_once() -> None:
     made.end(20)
     made.give_back()
     assert book.spent(one) == [Amount(calls=1, cpu_ms=10)]
+
+
+def test_no_price_makes_a_cost_that_no_result_can_say() -> None:
+    prices = Prices({"run": MAX_INTEGER}, MAX_INTEGER, 0)
+    made = bill(FakeSpendBook(), (budget(calls=9),), Rate(2, 2000), prices)
+    assert made.open() is None
+    made.end(1_000)
+    assert made.cost_micro == MAX_INTEGER
 
 
 @dataclass
