@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from stockade.host.cgroup import counter, kill
@@ -17,11 +18,12 @@ from stockade.host.cgroup import counter, kill
 class CallGroup:
     """Made empty; `close` and `remove` when the call is over. Not thread-safe."""
 
-    def __init__(self, path: Path, *, exists: bool = False) -> None:
-        """Makes it, unless it `exists`. Raises OSError."""
+    def __init__(self, path: Path, *, exists: bool = False, quotas: Sequence[Path] = ()) -> None:
+        """Makes it, unless it `exists`. `quotas` as of `cgroup.kill`. Raises OSError."""
         if not exists:
             os.mkdir(path)
         self.path = path
+        self._quotas = quotas
         self._procs = os.open(f"{path}/cgroup.procs", os.O_RDWR | os.O_CLOEXEC)
         try:
             self._cpu = os.open(f"{path}/cpu.stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -44,7 +46,7 @@ class CallGroup:
 
     def kill(self, timeout_s: float) -> bool:
         """True when it is confirmed empty."""
-        return kill(self.path, timeout_s)
+        return kill(self.path, timeout_s, self._quotas)
 
     def close(self) -> None:
         """Idempotent."""

@@ -76,7 +76,15 @@ class LeaseGroups:
             calls=self.unified / "limits" / name,
             v1={controller: path / name for controller, path in self._v1.items()},
             outside=[path.parent for path in self._v1_dirs],
+            quotas=self.quotas(name),
         )
+
+    def quotas(self, sandbox: str) -> tuple[Path, ...]:
+        """The files with the quotas of processor time of a sandbox's calls, the lease's first."""
+        of_lease, file = self.unified / "limits", "cpu.max"
+        if self._v1:
+            of_lease, file = self._v1["cpu"], "cpu.cfs_quota_us"
+        return of_lease / file, of_lease / sandbox / file
 
     def sandboxes(self) -> list[str]:
         """Names of the sandboxes that there are groups of."""
@@ -106,13 +114,20 @@ class SandboxGroups:
     """The groups of one sandbox of a lease."""
 
     def __init__(
-        self, *, guest: Path, calls: Path, v1: dict[str, Path], outside: Sequence[Path]
+        self,
+        *,
+        guest: Path,
+        calls: Path,
+        v1: dict[str, Path],
+        outside: Sequence[Path],
+        quotas: Sequence[Path],
     ) -> None:
         self._guest = guest
         self._calls = calls
         self._v1 = v1
         self._v1_dirs = sorted(set(v1.values()))
         self._outside = outside
+        self._quotas = quotas
         self._counters: Counters | None = None
 
     def create(self, limits: Limits) -> tuple[Path, ...]:
@@ -136,7 +151,8 @@ class SandboxGroups:
         OSError."""
         self._counters = Counters(self._v1, self._calls)
         return {
-            path.name: CallGroup(path, exists=True) for path in sorted(_subdirectories(self._calls))
+            path.name: CallGroup(path, exists=True, quotas=self._quotas)
+            for path in sorted(_subdirectories(self._calls))
         }
 
     def exempt(self, pid: int) -> None:
@@ -152,7 +168,7 @@ class SandboxGroups:
         Groups are entered by number, which another process of the host has some time after its
         owner was reaped, but not before all others were given out (32,768 at least). So whether it
         was is looked at before each move: the last moment is microseconds, not the whole period."""
-        group = CallGroup(self._calls / call)
+        group = CallGroup(self._calls / call, quotas=self._quotas)
         try:
             signal.pidfd_send_signal(process, 0)
             group.add(pid)
@@ -174,7 +190,7 @@ class SandboxGroups:
         it is gone only when everything in its pid namespace is, also a spare that is being moved
         from the one group to the other."""
         guest = kill(self._guest, timeout_s)
-        return kill(self._calls, timeout_s) and guest
+        return kill(self._calls, timeout_s, self._quotas) and guest
 
     def remove(self) -> list[str]:
         left: list[str] = []
