@@ -23,7 +23,7 @@ class CallGroup:
         if not exists:
             os.mkdir(path)
         self.path = path
-        self._quotas = quotas
+        self.quotas = quotas
         self._procs = os.open(f"{path}/cgroup.procs", os.O_RDWR | os.O_CLOEXEC)
         try:
             self._cpu = os.open(f"{path}/cpu.stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -46,7 +46,7 @@ class CallGroup:
 
     def kill(self, timeout_s: float) -> bool:
         """True when it is confirmed empty."""
-        return kill(self.path, timeout_s, self._quotas)
+        return kill(self.path, timeout_s, self.quotas)
 
     def close(self) -> None:
         """Idempotent."""

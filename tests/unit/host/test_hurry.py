@@ -12,7 +12,7 @@ import pytest
 
 from stockade.host import cgroup
 from stockade.host.call_group import CallGroup
-from stockade.host.hurry import Hurry
+from stockade.host.hurry import Hurry, kept
 from stockade.host.interpreter import ALLOWED
 from stockade.host.lease_groups import LeaseGroups, SandboxGroups
 from stockade.terms.plan import Limits
@@ -131,3 +131,17 @@ def test_a_quota_is_written_again_as_it_is_and_so_often_at_most(tmp_path: Path) 
         written.add(quota.stat().st_mtime_ns != 0)
     assert written == {True, False}
     assert quota.read_text() == "5000\n"
+
+
+def test_no_new_period_begins_while_a_budget_is_reckoned_by_the_quota(tmp_path: Path) -> None:
+    quota = tmp_path / "cpu.cfs_quota_us"
+    quota.write_text("5000\n")
+    hurry = Hurry(tmp_path, (quota,))
+    with kept((quota,)), kept((quota,)):
+        pass
+    with kept((quota,)):
+        os.utime(quota, ns=(0, 0))
+        hurry.along(())
+        assert quota.stat().st_mtime_ns == 0
+    hurry.along(())
+    assert quota.stat().st_mtime_ns != 0

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from stockade.host.call_group import CallGroup
+from stockade.host.hurry import kept
 from stockade.terms.ports import CancelSignal, CpuMeter
 
 
@@ -54,7 +55,11 @@ class Watchdog:
         os.close(self._over)
 
     def _watch(self) -> None:
-        self.fired = self._wait()
+        if self._cpu is None:
+            self.fired = self._wait()
+        else:
+            with kept(self._group.quotas):
+                self.fired = self._wait()
         if self.fired is not None:
             self._group.kill(self._kill_timeout_s)
 
