@@ -13,7 +13,9 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -32,6 +34,7 @@ from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role
 from stockade.edge.wire import LeaseCreate
 from stockade.engines.oci import launching
+from stockade.flow import pipeline
 from stockade.terms.fault import Code, Failure, Retry, Status
 from stockade.terms.result import GrepData, LeaseData, ViewData
 from tests.daemons import (
@@ -356,16 +359,30 @@ def test_a_runtime_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             native.find_runtime()
         assert caught.value.fault.code is Code.ENGINE_UNAVAILABLE
     monkeypatch.setattr(native, "find_runtime", lambda: (str(script), "9.9"))
-    monkeypatch.setattr(launching, "START_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(pipeline, "GRACE_S", 0.2)
     tmp_path.chmod(0o711)
     runtime = composition.open_runtime(tmp_path / "state")
     here = Peer(os.getuid(), None, Role.OPERATOR, own=True)
     left = Daemon(tmp_path, config=None)
     with Stockade(InProcessTransport(runtime.api, here, runtime.close)) as stockade:
         with stockade.lease(None, trajectory="t") as lease:
-            result = lease.bash("echo ran")
+            # Neither its own limit nor a cancellation waits for the runtime.
+            began = time.monotonic()
+            result = lease.bash("echo ran", timeout_ms=1000)
             assert code_of(result) == (Status.UNAVAILABLE, Code.SANDBOX_UNAVAILABLE)
-            assert "hung" in error(result).message
+            assert "hung for 1.2 s" in error(result).message
+            assert not left.inside()
+            with ThreadPoolExecutor(2) as pool:
+                calls = [
+                    pool.submit(lease.call, "bash_execute", {"command": "echo ran"}, call_id=name)
+                    for name in ("makes", "waits")
+                ]
+                for name in ("waits", "makes"):
+                    until(partial(lease.cancel, name), "it runs")
+                for call in calls:
+                    result = call.result(WAIT_S)
+                    assert code_of(result) == (Status.CANCELLED, Code.CANCELLED)
+            assert time.monotonic() - began < launching.START_TIMEOUT_S
             assert not left.inside()
             assert not left.sandboxes()
     left.nothing_runs()

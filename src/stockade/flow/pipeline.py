@@ -46,6 +46,7 @@ from stockade.terms.call import EditOperation, ExecOperation, Permit, ViewOperat
 from stockade.terms.fault import Code, Failure, Fault, Status
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.outcome import EditOutcome, End, ExecOutcome, ViewOutcome
+from stockade.terms.patience import GRACE_S, Patience
 from stockade.terms.plan import Kind
 from stockade.terms.ports import ArtifactStore, CancelSignal, Clock, ExecContext
 from stockade.terms.result import EngineRef, ToolResult
@@ -286,8 +287,9 @@ class Pipeline:
             # Beside the plan, which is written down, named by its digest and shown.
             operation = replace(operation, env=env)
         at_most = permit.grant.per_lease.sandboxes
+        patience = Patience(cancel, operation.timeout_ms / 1000 + GRACE_S)
         with self._sandboxes.use(
-            workspace.tree, progress.plan, progress.digest, at_most
+            workspace.tree, progress.plan, progress.digest, at_most, patience
         ) as sandbox:
             self._fault_point("sandbox")
             request.mark(Stage.RUN)

@@ -15,11 +15,16 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from stockade.terms.fault import Code, failure
+from stockade.terms.patience import Patience
 from stockade.terms.plan import SandboxPlan
 from stockade.terms.ports import Engine, LeaseTree, Sandbox, Survivor
+
+# How soon a cancellation is seen by who waits for another call's creation.
+_LOOK_S: Final = 0.02
 
 
 @dataclass(slots=True)
@@ -43,11 +48,18 @@ class Sandboxes:
 
     @contextmanager
     def use(
-        self, tree: LeaseTree, plan: SandboxPlan, digest: str, at_most: int
+        self,
+        tree: LeaseTree,
+        plan: SandboxPlan,
+        digest: str,
+        at_most: int,
+        patience: Patience | None = None,
     ) -> Iterator[Sandbox]:
         """The sandbox for as long as the block runs. Raises Failure(sandbox_unavailable,
-        unenforceable, engine_unavailable, disk_full, busy)."""
-        held = self._living(tree.lease_id, digest) or self._make(tree, plan, digest, at_most)
+        unenforceable, engine_unavailable, disk_full, busy, and what `patience` ends with)."""
+        held = self._living(tree.lease_id, digest)
+        if held is None:
+            held = self._make(tree, plan, digest, at_most, patience)
         try:
             yield held.sandbox
         finally:
@@ -132,16 +144,23 @@ class Sandboxes:
             held.used = next(self._uses)
             return held
 
-    def _make(self, tree: LeaseTree, plan: SandboxPlan, digest: str, at_most: int) -> _Held:
+    def _make(
+        self,
+        tree: LeaseTree,
+        plan: SandboxPlan,
+        digest: str,
+        at_most: int,
+        patience: Patience | None,
+    ) -> _Held:
         with self._lock:
             lock = self._locks.setdefault(tree.lease_id, threading.Lock())
-        with lock:
+        with _in_turn(lock, patience) as patience:
             found = self._living(tree.lease_id, digest)
             if found is not None:
                 return found
             self._engine.check(plan)
             self._make_room(tree.lease_id, digest, at_most)
-            held = _Held(self._engine.create(tree, plan, digest), 1, next(self._uses))
+            held = _Held(self._engine.create(tree, plan, digest, patience), 1, next(self._uses))
             with self._lock:
                 self._of_lease.setdefault(tree.lease_id, {})[digest] = held
             return held
@@ -169,3 +188,20 @@ class Sandboxes:
                 rule="per_lease.sandboxes",
                 retry_after_ms=1000,
             )
+
+
+@contextmanager
+def _in_turn(lock: threading.Lock, patience: Patience | None) -> Iterator[Patience | None]:
+    """The lock for as long as the block runs; gives what is left of the patience."""
+    left = patience
+    if left is None or patience is None:
+        lock.acquire()
+    else:
+        while not lock.acquire(timeout=_LOOK_S):
+            left = replace(left, timeout_s=left.timeout_s - _LOOK_S)
+            if left.timeout_s <= 0 or left.cancel.reason() is not None:
+                raise patience.over("another sandbox of the lease was made")
+    try:
+        yield left
+    finally:
+        lock.release()

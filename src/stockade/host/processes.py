@@ -30,14 +30,20 @@ def allow_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def wait_exit(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
-    """The exit status, or None when it has not ended in time. By poll(2) on a pidfd: Popen.wait
+def wait_exit(
+    process: subprocess.Popen[bytes], timeout_s: float, until: int | None = None
+) -> int | None:
+    """The exit status, or None when it has not ended in time or before the descriptor `until` was
+    readable. By poll(2) on a pidfd: Popen.wait
     with a timeout sleeps in steps of up to 50 ms, which cost 10 ms per sandbox."""
     pidfd = os.pidfd_open(process.pid)
     try:
         poller = select.poll()
         poller.register(pidfd, select.POLLIN)
-        return process.wait() if poller.poll(timeout_s * 1000) else None
+        if until is not None:
+            poller.register(until, select.POLLIN)
+        ready = {fd for fd, _ in poller.poll(timeout_s * 1000)}
+        return process.wait() if pidfd in ready else None
     finally:
         os.close(pidfd)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from stockade.terms.authority import Revocation
 from stockade.terms.call import EditOperation, ExecOperation, ViewOperation
@@ -20,6 +20,9 @@ from stockade.terms.moment import Moment
 from stockade.terms.outcome import CapturedArtifact, EditOutcome, End, ExecOutcome, ViewOutcome
 from stockade.terms.plan import Limits, SandboxPlan
 from stockade.terms.result import EngineRef
+
+if TYPE_CHECKING:
+    from stockade.terms.patience import Patience
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +192,13 @@ class Engine(Protocol):
         may be begun. Returns at once, raises nothing and may be called at any time: nothing depends
         on it, and nothing of it belongs to a lease."""
 
-    def create(self, tree: LeaseTree, plan: SandboxPlan, digest: str) -> Sandbox: ...
+    def create(
+        self, tree: LeaseTree, plan: SandboxPlan, digest: str, patience: Patience | None = None
+    ) -> Sandbox:
+        """Raises Failure: sandbox_unavailable, engine_unavailable, disk_full, unenforceable; and
+        when `patience` is over before it is made. What was begun is ended then, or left to
+        `release` and `sweep` where it does not end."""
+
     def evidence(self, sandbox: str, call: str) -> Evidence:
         """What is known of a command that an earlier process gave to a sandbox, by the names that
         `ExecContext.starting` was called with. Raises Failure when it can't be looked at now."""

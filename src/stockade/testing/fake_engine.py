@@ -20,6 +20,7 @@ from stockade.terms.claim import Evidence, Unknown
 from stockade.terms.fault import Code, Failure, Fault, failure
 from stockade.terms.grant import Tier
 from stockade.terms.outcome import Captured, End, ExecOutcome
+from stockade.terms.patience import Patience
 from stockade.terms.plan import SandboxPlan
 from stockade.terms.ports import ExecContext, LeaseTree
 from stockade.terms.result import EngineRef
@@ -73,7 +74,9 @@ class FakeEngine:
     def expect(self) -> None:
         self.expected += 1
 
-    def create(self, tree: LeaseTree, plan: SandboxPlan, digest: str) -> FakeSandbox:
+    def create(
+        self, tree: LeaseTree, plan: SandboxPlan, digest: str, patience: Patience | None = None
+    ) -> FakeSandbox:
         self.point("engine.create")
         self.check(plan)
         os.makedirs(os.path.join(self.directory, tree.lease_id), exist_ok=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -9,12 +11,15 @@ from typing import cast
 import pytest
 
 from stockade.engines.oci.held import Template
-from stockade.engines.oci.making import Maker, Placed
+from stockade.engines.oci.making import MAKE_TIMEOUT_S, Maker, Placed
 from stockade.engines.oci.spares import Spares
 from stockade.host.call_group import CallGroup
+from stockade.host.cancel import EventfdCancel
 from stockade.host.guest_link import GuestLink
 from stockade.host.lease_groups import SandboxGroups
 from stockade.terms.fault import Code, Failure, failure
+from stockade.terms.outcome import End
+from stockade.terms.patience import Patience
 
 
 @dataclass
@@ -154,3 +159,27 @@ def test_only_what_a_limit_refused_is_taken_from_the_kernels_count() -> None:
         assert (maker.refused, maker.refused_at_most) == (counted, counted)
         assert len(told) == counted
     maker.close()
+
+
+def test_who_waits_for_one_that_is_made_waits_no_longer_than_its_call() -> None:
+    """Pid 1 of a sandbox whose commands have all the processors may answer late."""
+    stopped = threading.Event()
+    cancel = EventfdCancel()
+    with ThreadPoolExecutor(1) as background:
+        background.submit(stopped.wait)
+        spares = spares_of(Guest(), background)
+        try:
+            with pytest.raises(Failure) as caught:
+                spares.take(None, Patience(cancel, 0.1))
+            assert caught.value.fault.code is Code.SANDBOX_UNAVAILABLE
+            began = time.monotonic()
+            cancel.set(End.CANCELLED)
+            with pytest.raises(Failure) as caught:
+                spares.take(None, Patience(cancel, 600.0))
+            assert caught.value.fault.code is Code.CANCELLED
+            assert time.monotonic() - began < MAKE_TIMEOUT_S
+        finally:
+            spares._closed = True
+            stopped.set()
+            spares.close()
+    cancel.close()

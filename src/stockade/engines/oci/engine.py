@@ -32,7 +32,7 @@ from stockade.engines.oci.adopted import (
 )
 from stockade.engines.oci.ahead import Ahead
 from stockade.engines.oci.journal import CallJournal
-from stockade.engines.oci.launching import START_TIMEOUT_S, Launcher
+from stockade.engines.oci.launching import KILL_S, START_TIMEOUT_S, Launcher
 from stockade.engines.oci.launching import Setup as Setup
 from stockade.engines.oci.places import open_directory, orphans
 from stockade.engines.oci.records import Record, read_records, remove_systems
@@ -50,6 +50,7 @@ from stockade.host.reasons import reason
 from stockade.terms.claim import Evidence, Unknown
 from stockade.terms.fault import Code, failure
 from stockade.terms.grant import Tier
+from stockade.terms.patience import Patience
 from stockade.terms.plan import Kind, SandboxPlan
 from stockade.terms.ports import LeaseTree, Survivor
 from stockade.terms.result import EngineRef
@@ -122,7 +123,9 @@ class OciEngine:
     def expect(self) -> None:
         self._ahead.expect()
 
-    def create(self, tree: LeaseTree, plan: SandboxPlan, digest: str) -> OciSandbox:
+    def create(
+        self, tree: LeaseTree, plan: SandboxPlan, digest: str, patience: Patience | None = None
+    ) -> OciSandbox:
         self._ahead.expect()
         name = f"sb_{self._random_hex(4)}"
         lease = LeaseGroups(self._setup.hierarchies, self._setup.instance, tree.lease_id)
@@ -133,8 +136,8 @@ class OciEngine:
             with ExitStack() as undo:
                 undo.callback(self._remove, name, groups)
                 undo.callback(lambda: processes.collect(orphans(before, name), _REAP_S))
-                undo.callback(groups.kill, START_TIMEOUT_S)
-                sandbox = self._start(name, tree, plan, digest, groups, before, undo)
+                undo.callback(groups.kill, KILL_S)
+                sandbox = self._start(name, tree, plan, digest, groups, before, undo, patience)
                 undo.pop_all()
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -155,6 +158,7 @@ class OciEngine:
         groups: SandboxGroups,
         before: Set[int],
         undo: ExitStack,
+        patience: Patience | None,
     ) -> OciSandbox:
         entered = groups.create(plan.limits)
         directory = self._sandboxes_dir / name
@@ -166,7 +170,7 @@ class OciEngine:
             prefixes.ensure(tree.root_fd, path, tree.uid_base, denied=True) for path in plan.deny
         }
         plan = plan.model_copy(update={"deny": tuple(sorted(held))})
-        link = self._launcher.start(name, directory, tree, plan, entered, self._live)
+        link = self._launcher.start(name, directory, tree, plan, entered, self._live, patience)
         undo.callback(link.close)
         pidfd = os.pidfd_open(link.pid)
         undo.callback(os.close, pidfd)

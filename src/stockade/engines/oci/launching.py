@@ -34,10 +34,12 @@ from stockade.host.mounts import MountHolder
 from stockade.host.reasons import without_place
 from stockade.host.sealed import sealed_copy
 from stockade.terms.fault import Code, Failure, failure
+from stockade.terms.patience import Patience
 from stockade.terms.plan import SandboxPlan
 from stockade.terms.ports import LeaseTree
 
 START_TIMEOUT_S: Final = 20.0
+KILL_S: Final = 1.0
 # The launcher puts what the runtime is to have at 0 to 3.
 _LOWEST: Final = 64
 # Directories that every Debian and Ubuntu has; one is covered in the launcher's own namespace.
@@ -64,6 +66,10 @@ class Setup:
     amend: Callable[[spec.Json], spec.Json] = lambda config: config
     persistent: bool = False
     system: str = ""
+
+
+def _limit_s(patience: Patience | None) -> float:
+    return START_TIMEOUT_S if patience is None else min(START_TIMEOUT_S, patience.timeout_s)
 
 
 class Launcher:
@@ -99,9 +105,11 @@ class Launcher:
         plan: SandboxPlan,
         entered: Sequence[Path],
         live: Set[str],
+        patience: Patience | None,
     ) -> GuestLink:
         """Returns when the guest has greeted. `entered` are the groups to be in, `live` the
-        sandboxes whose layers stay. Raises Failure(sandbox_unavailable), OSError."""
+        sandboxes whose layers stay. Raises Failure(sandbox_unavailable, and what `patience` ends
+        with), OSError."""
         image = self._setup.images.get(plan.image)
         layers = f"{tree.disk_path}/sys/{name}"
         names = staging.layer_names(plan, image)
@@ -162,10 +170,10 @@ class Launcher:
                 executed = f"/proc/self/fd/{self._sealed}"
             script = staging.script(plan, place, image, [*own, executed, *runtime])
             try:
-                self._run(script, inherited, log)
-                link = GuestLink.connect(str(directory / "guest.sock"), START_TIMEOUT_S)
-            except Failure:
-                if program is not None:
+                self._run(script, inherited, log, patience)
+                link = GuestLink.connect(str(directory / "guest.sock"), _limit_s(patience))
+            except Failure as error:
+                if program is not None and error.fault.code is Code.SANDBOX_UNAVAILABLE:
                     self._filters.distrust()
                 raise
             if section is not None and program is None:
@@ -175,7 +183,9 @@ class Launcher:
             for fd in opened:
                 os.close(fd)
 
-    def _run(self, script: bytes, fds: Sequence[int], log: int) -> None:
+    def _run(self, script: bytes, fds: Sequence[int], log: int, patience: Patience | None) -> None:
+        limit_s = _limit_s(patience)
+        cancel = None if patience is None else patience.cancel.fileno()
         memory = os.memfd_create("stockade-stage", os.MFD_CLOEXEC)
         try:
             os.write(memory, script)
@@ -184,13 +194,14 @@ class Launcher:
             )
             # The guest and a spare are moved next; and the time until then is nobody else's.
             self._ahead.expect()
-            status = processes.wait_exit(process, START_TIMEOUT_S)
+            status = processes.wait_exit(process, limit_s, cancel)
             if status is None:
                 process.kill()
-                process.wait()
-                raise failure(
-                    Code.SANDBOX_UNAVAILABLE, f"the runtime hung for {START_TIMEOUT_S:.0f} s"
-                )
+                # Nobody is kept waiting for one that the kernel does not let go of.
+                processes.wait_exit(process, KILL_S)
+                if patience is not None and patience.cancel.reason() is not None:
+                    raise patience.over("the sandbox was made")
+                raise failure(Code.SANDBOX_UNAVAILABLE, f"the runtime hung for {limit_s:.3g} s")
         finally:
             os.close(memory)
         if status:

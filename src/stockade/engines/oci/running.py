@@ -11,6 +11,7 @@ from stockade.engines.oci.making import Placed
 from stockade.host.pump import Collector, Pump
 from stockade.host.spare import ExecFailed, Exited
 from stockade.host.spool import Spool
+from stockade.terms.call import ExecOperation
 from stockade.terms.outcome import End
 from stockade.terms.ports import ArtifactSink, ExecContext
 
@@ -33,6 +34,14 @@ class Begun:
 
 def id_of(sink: ArtifactSink | None) -> str:
     return "" if sink is None else sink.id
+
+
+def sink_of(name: str, operation: ExecOperation, context: ExecContext) -> ArtifactSink | None:
+    capture = operation.capture
+    if not capture.artifact_bytes:
+        return None
+    kept = capture.head_bytes + capture.tail_bytes
+    return context.artifacts.open(context.lease_id, name, kept, capture.artifact_bytes)
 
 
 def pump_of(

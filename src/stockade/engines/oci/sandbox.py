@@ -30,6 +30,7 @@ from stockade.engines.oci.running import (
     monotonic,
     pump_of,
     resumed,
+    sink_of,
     verdict,
 )
 from stockade.engines.oci.spares import BUSY_SPARES, Spares
@@ -42,7 +43,8 @@ from stockade.host.spare import ExecFailed, Exited
 from stockade.terms.call import ExecOperation
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.outcome import End, ExecOutcome
-from stockade.terms.ports import ArtifactSink, ExecContext
+from stockade.terms.patience import Patience
+from stockade.terms.ports import ExecContext
 
 _KILL_TIMEOUT_S: Final = 10.0
 # A shell's status when a program can't be executed, or is not there.
@@ -153,7 +155,9 @@ class OciSandbox:
         """None when the spare died without having read its command: nothing ran."""
         env = self._variables(operation)
         own_stdin = context.stdin is not None
-        placed = self._spares.take(template_of(operation, env, own_stdin=own_stdin))
+        wanted = template_of(operation, env, own_stdin=own_stdin)
+        patience = Patience(context.cancel, deadline - time.monotonic())
+        placed = self._spares.take(wanted, patience)
         try:
             return self._run(placed, operation, env, context, deadline)
         except Failure as error:
@@ -359,7 +363,7 @@ class OciSandbox:
         pipes then. Gives the record's slot too."""
         started = time.monotonic()
         counters = self._groups.counters
-        sinks = [self._sink(name, operation, context) for name in NAMES]
+        sinks = [sink_of(name, operation, context) for name in NAMES]
         collectors = (
             Collector(1, operation.capture, sinks[0], context.tee),
             Collector(2, operation.capture, sinks[1], context.tee),
@@ -417,12 +421,3 @@ class OciSandbox:
         finally:
             placed.streams.close_writes()
         return begun, slot
-
-    def _sink(
-        self, name: str, operation: ExecOperation, context: ExecContext
-    ) -> ArtifactSink | None:
-        capture = operation.capture
-        if not capture.artifact_bytes:
-            return None
-        kept = capture.head_bytes + capture.tail_bytes
-        return context.artifacts.open(context.lease_id, name, kept, capture.artifact_bytes)

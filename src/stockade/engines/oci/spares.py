@@ -33,6 +33,7 @@ from stockade.host.call_group import CallGroup
 from stockade.host.guest_link import GuestLink
 from stockade.host.lease_groups import SandboxGroups
 from stockade.terms.fault import Code, Failure, failure
+from stockade.terms.patience import Patience
 
 SPARES: Final = 3
 BUSY_SPARES: Final = 6
@@ -43,6 +44,8 @@ DELAY_S: Final = 0.002
 # processors, and says which sort is wanted.
 FIRST_DELAY_S: Final = 0.01
 LOOKS: Final = 4
+# How soon a cancellation is seen by who waits for one that is made.
+LOOK_S: Final = 0.02
 # How often in a row one that is being made may be killed at birth, by a command that kills all.
 BIRTHS: Final = 3
 
@@ -111,9 +114,9 @@ class Spares:
         with self._changed:
             self._order(delay_s)
 
-    def take(self, template: Template | None = None) -> Placed:
-        """A held shell for `template` or a plain spare. Raises Failure(sandbox_unavailable); then
-        nothing ran."""
+    def take(self, template: Template | None = None, patience: Patience | None = None) -> Placed:
+        """A held shell for `template` or a plain spare. Raises Failure(sandbox_unavailable, and
+        what `patience` ends with); then nothing ran."""
         with self._changed:
             if template is not None and self._makings:
                 template = replace(template, making=self._makings)
@@ -134,14 +137,14 @@ class Spares:
             self._waiting += 1
             try:
                 self._order(0.0)
-                self._changed.wait_for(
-                    lambda: (
+                self._wait_for(
+                    lambda: bool(
                         self._plain
                         or (usable and self._held)
                         or self._closed
                         or self._failures > failures + BIRTHS
                     ),
-                    MAKE_TIMEOUT_S,
+                    patience,
                 )
                 found = self._pop(usable)
                 if found is not None:
@@ -152,6 +155,17 @@ class Spares:
         raise failure(
             Code.SANDBOX_UNAVAILABLE, f"the sandbox is not usable: {trouble}; nothing ran"
         )
+
+    def _wait_for(self, holds: Callable[[], bool], patience: Patience | None) -> None:
+        """Raises Failure when the patience is over first. The lock is held."""
+        until = time.monotonic() + MAKE_TIMEOUT_S
+        over = until if patience is None else time.monotonic() + patience.timeout_s
+        while not self._changed.wait_for(holds, LOOK_S):
+            now = time.monotonic()
+            if patience and (now >= over or patience.cancel.reason() is not None):
+                raise patience.over("a process of the sandbox was ready")
+            if now >= until:
+                return
 
     def distrust(self) -> None:
         """A shell that was held has found no program. One that is forked needs no file, so it
