@@ -65,6 +65,21 @@ def unified_group(pid: int) -> str:
     return next((line[3:] for line in lines if line.startswith("0::")), "")
 
 
+def tracer_of(thread: int) -> tuple[int, int]:
+    """The thread that traces it, and the process which that is one of; zeros when there is none."""
+    tracer = _status(thread, "TracerPid")
+    return (tracer, _status(tracer, "Tgid")) if tracer else (0, 0)
+
+
+def _status(thread: int, name: str) -> int:
+    """A number of proc_pid_status(5); 0 when the thread is gone."""
+    try:
+        lines = Path(f"/proc/{thread}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
+
+
 def reap(pidfd: int, timeout_s: float) -> bool:
     """Collect a child that is dead within `timeout_s`: a group is empty a moment before its last
     process can be collected. False when it lives on or is another's child."""

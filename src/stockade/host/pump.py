@@ -162,15 +162,15 @@ class Pump:
                 else:
                     self._read(fd)
 
-    def drain(self, seconds: float = DRAIN_S) -> None:
+    def drain(self, seconds: float = DRAIN_S, *, wait: bool = True) -> None:
         """Read what the pipes hold until end of file, or for `seconds` when somebody still has
-        them open."""
+        them open. Where all are dead that the call began nobody has to be waited for (`wait`)."""
         self._poll.unregister(self._control)
         self._poll.unregister(self._cancel.fileno())
         deadline = time.monotonic() + seconds
         while self._streams:
             left = deadline - time.monotonic()
-            ready = self._poll.poll(max(0.0, left * 1000)) if left > 0 else []
+            ready = self._poll.poll(left * 1000 if wait else 0) if left > 0 else []
             if not ready:
                 break
             for fd, _ in ready:

@@ -3,9 +3,10 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ IDLE = os.sched_param(0)
 # Without help the trees below take 0.3 to 9 s, mostly several; with it, 0.02 to 0.15.
 TRIES = 2
 WITHIN_S = 1.0
+LOADED_S = 10.0
 
 
 @contextmanager
@@ -114,10 +116,43 @@ def test_threads_of_the_group_are_hurried_and_no_stranger() -> None:
             assert state(stranger.pid) == before
             for pid in members(group):
                 assert state(pid) == (os.SCHED_OTHER, -20, set(ALLOWED))
-            assert hurry.waiting() == [], "each once: anew, it would lose its turn"
+            for pid in members(group):
+                demote(pid)
+            hurry.along(hurry.waiting())
+            changed = [state(pid)[0] for pid in members(group)]
+            assert changed == [os.SCHED_IDLE] * 2, "each once: anew, it would lose its turn"
     finally:
         stranger.kill()
         stranger.wait()
+
+
+# By a thread that is not the first one of its process.
+TRACE = """
+import ctypes, sys, threading
+def trace():
+    libc = ctypes.CDLL(None)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    print(libc.ptrace(0x4206, int(sys.argv[1]), None, 0x40), flush=True)
+    threading.Event().wait()
+threading.Thread(target=trace).start()
+"""
+
+
+def test_who_traces_what_is_killed_does_not_keep_it_alive(tmp_path: Path) -> None:
+    """PTRACE_SEIZE with PTRACE_O_TRACEEXIT, by another call, which is itself traced so."""
+    script = tmp_path / "trace.py"
+    script.write_text(TRACE)
+    with ExitStack() as stack:
+        groups, _ = stack.enter_context(sandbox())
+        last = stack.enter_context(placed(groups, "call-1", "echo; exec sleep 600"))
+        first = last
+        for number in (2, 3):
+            [pid] = members(last)
+            line = f"exec {sys.executable} {script} {pid}"
+            last = stack.enter_context(placed(groups, f"call-{number}", line))
+        began = time.monotonic()
+        assert first.kill(20.0)
+        assert time.monotonic() - began < LOADED_S
 
 
 def test_a_quota_is_written_again_as_it_is_and_so_often_at_most(tmp_path: Path) -> None:

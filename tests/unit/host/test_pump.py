@@ -67,6 +67,14 @@ def test_ends_with_the_report_and_drains_what_is_there(pipes: Pipes) -> None:
     assert pipes.out.finish().head == b"last words"
 
 
+def test_what_was_killed_is_not_waited_for_whoever_has_its_pipes_open(pipes: Pipes) -> None:
+    os.write(pipes.out_write, b"last words")
+    began = time.monotonic()
+    pipes.pump.drain(600.0, wait=False)
+    assert time.monotonic() - began < 300
+    assert pipes.out.finish().head == b"last words"
+
+
 def test_deadline_in_the_past_is_a_deadline(pipes: Pipes) -> None:
     assert pipes.pump.run(time.monotonic() - 1, lambda: True) == "deadline"
 

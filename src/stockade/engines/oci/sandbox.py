@@ -228,7 +228,7 @@ class OciSandbox:
                     how = "lost"
                 if how != "ended":
                     killed_ms = int((time.monotonic() - at) * 1000)
-            pump.drain()
+            pump.drain(wait=how == "ended")
         except BaseException:
             for collector in begun.collectors:
                 collector.finish()
