@@ -74,7 +74,8 @@ class Hurry:
         yet."""
         found: list[tuple[int, str]] = []
         for directory, _, _ in os.walk(self._group):
-            with suppress(FileNotFoundError), open(f"{directory}/cgroup.threads") as threads:
+            # A group that was empty may be removed meanwhile.
+            with suppress(OSError), open(f"{directory}/cgroup.threads") as threads:
                 found += [(int(line), directory) for line in threads]
         return sorted(found, key=lambda each: each[0] in self._seen)[:AT_ONCE]
 

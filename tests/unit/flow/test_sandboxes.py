@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from stockade.decide.compile import compile_plan, plan_digest
+from stockade.host.cancel import EventfdCancel
 from stockade.terms.fault import Code, failure
 from stockade.terms.grant import Tier
+from stockade.terms.outcome import End
+from stockade.terms.patience import Patience
 from stockade.terms.plan import Kind, SandboxPlan
 from stockade.terms.ports import LeaseTree, Sandbox
 from stockade.testing.faults import Faults, raising
@@ -100,4 +104,36 @@ def test_one_that_does_not_close_keeps_no_other_from_closing(tmp_path: Path) -> 
     faults.arm("sandbox.close", raising(failure(Code.SANDBOX_LOST, "still there")))
     assert code_of(lambda: house.sandboxes.close_lease(tree.lease_id)) is Code.SANDBOX_LOST
     assert [sandbox.alive() for sandbox in both].count(True) == 1
+    house.close()
+
+
+def test_who_waits_for_anothers_creation_waits_no_longer_than_its_call(tmp_path: Path) -> None:
+    faults, hangs, goes_on = Faults(), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hangs.set()
+        goes_on.wait()
+
+    house = open_house(str(tmp_path), point=faults.point)
+    tree = house.leases.workspace(house.leases.create(house.request()).record).tree
+    faults.arm("engine.create", hang)
+    cancel = EventfdCancel()
+
+    def use(timeout_s: float) -> None:
+        patience = Patience(cancel, timeout_s)
+        with house.sandboxes.use(tree, *plan_of(house), 8, patience):
+            raise AssertionError("it was made")
+
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(get, house, tree)
+        try:
+            assert hangs.wait(60)
+            assert code_of(lambda: use(0.1)) is Code.SANDBOX_UNAVAILABLE
+            cancel.set(End.CANCELLED)
+            assert code_of(lambda: use(600)) is Code.CANCELLED
+            assert not made.done()
+        finally:
+            goes_on.set()
+        assert made.result(60).alive()
+    cancel.close()
     house.close()
