@@ -10,7 +10,7 @@ from typing import Annotated, Generic, Literal, Self, TypeVar
 from pydantic import Field, StringConstraints, model_validator
 
 from stockade.decide.blocks import normal
-from stockade.terms.base import MAX_INTEGER, Model
+from stockade.terms.base import MAX_SECONDS, Model
 from stockade.terms.fault import Failure
 from stockade.terms.grant import (
     MAX_BLOCKS,
@@ -157,10 +157,10 @@ class PricesFile(Model):
 
 class CeilingFile(GrantFile):
     """What a tenant may at most be given, and what it costs; `max_ttl_s` bounds expiry, counted
-    from minting."""
+    from minting, at most a hundred years."""
 
     prices: PricesFile
-    max_ttl_s: Reasoned[Annotated[int, Field(ge=1, le=MAX_INTEGER)]]
+    max_ttl_s: Reasoned[Annotated[int, Field(ge=1, le=MAX_SECONDS)]]
 
     def price_table(self) -> Prices:
         prices = self.prices

@@ -50,6 +50,7 @@ class Running:
         chain: tuple[str, ...] = (),
     ) -> Iterator[CancelSignal]:
         """Hold one of the lease's places under the capability with these block ids. Raises Failure(busy) when all are taken,
+        Failure(right_not_granted) when there is none,
         Failure(shutting_down) once `drain` was called."""
         with self._changed:
             if self._draining:
@@ -59,6 +60,12 @@ class Running:
                     Code.BUSY,
                     "the lease is being reset, released or copied; nothing ran",
                     retry_after_ms=RETRY_AFTER_MS,
+                )
+            if parallel < 1:
+                raise failure(
+                    Code.RIGHT_NOT_GRANTED,
+                    "the capability allows no call: per_lease.parallel is 0",
+                    rule="per_lease.parallel",
                 )
             active = sum(call.lease_id == lease_id for call in self._calls.values())
             if active >= parallel:

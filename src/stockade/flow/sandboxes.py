@@ -56,7 +56,14 @@ class Sandboxes:
         patience: Patience | None = None,
     ) -> Iterator[Sandbox]:
         """The sandbox for as long as the block runs. Raises Failure(sandbox_unavailable,
-        unenforceable, engine_unavailable, disk_full, busy, and what `patience` ends with)."""
+        unenforceable, engine_unavailable, disk_full, busy, and what `patience` ends with),
+        Failure(right_not_granted) when the lease may have none."""
+        if at_most < 1:
+            raise failure(
+                Code.RIGHT_NOT_GRANTED,
+                "the capability allows no sandbox: per_lease.sandboxes is 0",
+                rule="per_lease.sandboxes",
+            )
         held = self._living(tree.lease_id, digest)
         if held is None:
             held = self._make(tree, plan, digest, at_most, patience)

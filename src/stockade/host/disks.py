@@ -28,6 +28,10 @@ from stockade.terms.fault import Code, failure
 
 BLOCK_BYTES: Final = 4096
 MIN_BYTES: Final = 1024 * 1024
+# Block numbers of 32 bits.
+MAX_BYTES: Final = (2**32 - 1) * BLOCK_BYTES
+# ext4 keeps 11 for itself, and the workspace's two layers have their directories.
+MIN_INODES: Final = 32
 
 # Named one by one, so that a distribution's mke2fs.conf decides nothing. metadata_csum lets the
 # inode tables stay unwritten (holes of the image) until they are used.
@@ -57,7 +61,8 @@ class Disks:
     def create(self, image: str, size_bytes: int, inodes: int, *, common: bool = True) -> None:
         """Make the new file `image`. The size is rounded down to blocks; inodes are rounded up by
         at most 16 for each 128 MiB, and there are no more than blocks. A disk that is not `common`
-        leaves no template: no other lease has its limits. Raises Failure(storage_unavailable)."""
+        leaves no template: no other lease has its limits. Raises Failure(invalid_argument,
+        unenforceable, storage_unavailable)."""
         size_bytes, inodes = _checked(size_bytes, inodes)
         try:
             if common:
@@ -81,12 +86,19 @@ class Disks:
 
 def _checked(size_bytes: int, inodes: int) -> tuple[int, int]:
     size_bytes -= size_bytes % BLOCK_BYTES
-    if size_bytes < MIN_BYTES or inodes < 16:
+    if size_bytes < MIN_BYTES or inodes < MIN_INODES:
         raise failure(
             Code.INVALID_ARGUMENT,
-            f"a disk has at least {MIN_BYTES} bytes and 16 inodes",
+            f"a disk has at least {MIN_BYTES} bytes and {MIN_INODES} inodes",
             disk_bytes=size_bytes,
             inodes=inodes,
+        )
+    if size_bytes > MAX_BYTES:
+        raise failure(
+            Code.UNENFORCEABLE,
+            f"disk_bytes is {size_bytes}; a disk has at most {MAX_BYTES} bytes",
+            rule="per_lease.disk_bytes",
+            most=MAX_BYTES,
         )
     # A tenant may narrow the size alone; a table for more files than blocks would fill the disk.
     return size_bytes, min(inodes, size_bytes // BLOCK_BYTES)

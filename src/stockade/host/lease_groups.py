@@ -35,6 +35,8 @@ from stockade.terms.plan import Limits
 
 _CPU_PERIOD_US: Final = 100_000
 _TCP_SHARE: Final = 16
+# PID_MAX_LIMIT: no kernel has more processes, and pids.max takes no larger number (EINVAL).
+_MOST_PIDS: Final = 4_194_304
 _UNIFIED_CONTROLLERS: Final = "+memory +pids +cpu"
 
 
@@ -265,7 +267,7 @@ def _settings(v1: dict[str, Path], unified: Path, limits: Limits) -> Iterator[tu
             v1["memory"] / "memory.kmem.tcp.limit_in_bytes",
             str(limits.memory_bytes // _TCP_SHARE),
         )
-        yield v1["pids"] / "pids.max", str(limits.pids)
+        yield v1["pids"] / "pids.max", str(min(limits.pids, _MOST_PIDS))
         yield v1["cpu"] / "cpu.cfs_period_us", str(_CPU_PERIOD_US)
         yield v1["cpu"] / "cpu.cfs_quota_us", quota
     else:
@@ -273,7 +275,7 @@ def _settings(v1: dict[str, Path], unified: Path, limits: Limits) -> Iterator[tu
         swap = unified / "memory.swap.max"
         if swap.exists():
             yield swap, "0"
-        yield unified / "pids.max", str(limits.pids)
+        yield unified / "pids.max", str(min(limits.pids, _MOST_PIDS))
         yield unified / "cpu.max", f"{quota} {_CPU_PERIOD_US}"
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from stockade.terms.base import MAX_SECONDS
 from stockade.terms.call import Capture
 from stockade.terms.fault import Code, Fault
 from stockade.terms.outcome import Captured, CapturedArtifact, End, ExecOutcome
@@ -50,8 +51,9 @@ def capture(limits: CallLimits) -> Capture:
 
 
 def applied_timeout_ms(asked_ms: int | None, limits: CallLimits) -> int:
-    """Without an asked one the capability's own limit holds."""
-    return limits.wall_limit_ms if asked_ms is None else min(asked_ms, limits.wall_limit_ms)
+    """Without an asked one the capability's own limit holds. None is longer than a hundred years."""
+    longest = min(limits.wall_limit_ms, MAX_SECONDS * 1000)
+    return longest if asked_ms is None else min(asked_ms, longest)
 
 
 def signal_name(number: int) -> str:

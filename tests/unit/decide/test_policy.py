@@ -21,7 +21,7 @@ from stockade.decide.policy import (
 )
 from stockade.decide.profile_file import PLACES_PARTS, TMP_PARTS
 from stockade.host.policy_files import load_policy, policy_directory
-from stockade.terms.base import MAX_INTEGER, Model
+from stockade.terms.base import MAX_INTEGER, MAX_SECONDS, Model
 from stockade.terms.fault import Code, Failure
 from stockade.terms.grant import NO_BUDGET, Profile
 
@@ -168,6 +168,19 @@ def test_numbers_are_plain_integers_in_range(number: object) -> None:
 
     with pytest.raises(ValueError, match=r"."):
         parse_grant(_edited("grants/agent.json", edit))
+
+
+def test_a_ceiling_gives_a_hundred_years_at_most() -> None:
+    """No token has a later end than its numbers and RFC 3339 can say."""
+
+    def edit(document: dict[str, object]) -> None:
+        document["max_ttl_s"] = {"value": longest, "reason": "as long as can be"}
+
+    longest = MAX_SECONDS
+    assert parse_ceiling(_edited("ceilings/default.json", edit)).max_ttl_s.value == longest
+    longest += 1
+    with pytest.raises(ValueError, match="max_ttl_s"):
+        parse_ceiling(_edited("ceilings/default.json", edit))
 
 
 def test_a_profile_whose_places_exceed_half_of_memory_is_refused() -> None:

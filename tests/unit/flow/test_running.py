@@ -29,6 +29,10 @@ def test_parallel_limit_is_busy_and_frees_its_places(running: Running) -> None:
     enter(running)
 
 
+def test_none_at_all_is_no_matter_of_waiting(running: Running) -> None:
+    assert code_of(lambda: enter(running, parallel=0)) is Code.RIGHT_NOT_GRANTED
+
+
 def test_cancel_reaches_by_call_id_and_request_id_within_the_lease(running: Running) -> None:
     with running.enter("ls", "a", "one", 8) as first, running.enter("ls", "b", "two", 8) as second:
         assert running.cancel("other", "one") == 0

@@ -69,6 +69,11 @@ def test_longest_idle_sandbox_makes_room(house: House, tree: LeaseTree) -> None:
     assert second.alive()
 
 
+def test_who_may_have_none_has_none_also_where_there_is_one(house: House, tree: LeaseTree) -> None:
+    get(house, tree)
+    assert code_of(lambda: get(house, tree, at_most=0)) is Code.RIGHT_NOT_GRANTED
+
+
 def test_sandbox_in_use_is_never_ended_for_another(house: House, tree: LeaseTree) -> None:
     with house.sandboxes.use(tree, *plan_of(house), 1) as first:
         assert code_of(lambda: get(house, tree, Kind.SEARCH, at_most=1)) is Code.BUSY

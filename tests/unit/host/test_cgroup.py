@@ -11,6 +11,7 @@ import pytest
 from stockade.host import cgroup
 from stockade.host.call_group import CallGroup
 from stockade.host.lease_groups import LeaseGroups, SandboxGroups
+from stockade.terms.base import MAX_INTEGER
 from stockade.terms.fault import Code, Failure
 from stockade.terms.plan import Limits
 
@@ -94,6 +95,12 @@ def test_limits_hold_for_what_is_placed(groups: LeaseGroups) -> None:
     assert process.communicate(timeout=20)[0] == b"137\n"
     assert sandbox.counters.oom_kills() == before + 1
     assert group.cpu_ms() > 0
+    assert sandbox.remove() == []
+
+
+def test_more_processes_than_any_kernel_has_are_a_limit_too(groups: LeaseGroups) -> None:
+    sandbox = groups.sandbox("sb_0")
+    sandbox.create(LIMITS.model_copy(update={"pids": MAX_INTEGER}))
     assert sandbox.remove() == []
 
 

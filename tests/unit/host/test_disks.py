@@ -112,11 +112,18 @@ def test_a_shut_down_disk_answers_nothing_but_errors(mounted: Callable[[int, int
     assert caught.value.errno == errno.EIO
 
 
-@pytest.mark.parametrize(("size", "inodes"), [(1000, 1000), (16 * MIB, 3)])
+@pytest.mark.parametrize(("size", "inodes"), [(1000, 1000), (16 * MIB, 31)])
 def test_a_disk_too_small_is_refused(tmp_path: Path, size: int, inodes: int) -> None:
     with pytest.raises(Failure) as caught:
         Disks(tmp_path / "disks").create(str(tmp_path / "img"), size, inodes)
     assert caught.value.fault.code is Code.INVALID_ARGUMENT
+    assert not (tmp_path / "img").exists()
+
+
+def test_a_disk_larger_than_its_file_system_can_be_is_unenforceable(tmp_path: Path) -> None:
+    with pytest.raises(Failure) as caught:
+        Disks(tmp_path / "disks").create(str(tmp_path / "img"), disks.MAX_BYTES + 4096, 1000)
+    assert caught.value.fault.code is Code.UNENFORCEABLE
     assert not (tmp_path / "img").exists()
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stockade.host.cancel import EventfdCancel
 from stockade.host.pump import Collector, Pump
+from stockade.terms.base import MAX_SECONDS
 from stockade.terms.call import Capture
 from stockade.terms.outcome import End
 
@@ -77,6 +78,11 @@ def test_what_was_killed_is_not_waited_for_whoever_has_its_pipes_open(pipes: Pip
 
 def test_deadline_in_the_past_is_a_deadline(pipes: Pipes) -> None:
     assert pipes.pump.run(time.monotonic() - 1, lambda: True) == "deadline"
+
+
+def test_a_limit_of_a_hundred_years_is_waited_for(pipes: Pipes) -> None:
+    os.write(pipes.control_write, b"x")
+    assert pipes.pump.run(time.monotonic() + MAX_SECONDS, lambda: True) == "ended"
 
 
 def test_cancellation_wakes_the_pump(pipes: Pipes, cancel: EventfdCancel) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stockade.terms.base import MAX_INTEGER, MAX_SECONDS
 from stockade.terms.call import EditOperation, ExecOperation, Right, ViewOperation
 from stockade.terms.fault import Code, Failure
 from stockade.terms.plan import Kind
@@ -97,6 +98,12 @@ def test_run_without_a_limit_has_the_capabilitys() -> None:
     assert program(RUN, limits, argv=["a"]).timeout_ms == 900_000
     assert program(RUN, limits, argv=["a"], timeout_ms=600_000).timeout_ms == 600_000
     assert program(RUN, limits, argv=["a"], timeout_ms=900_001).timeout_ms == 900_000
+
+
+def test_no_limit_is_longer_than_a_hundred_years() -> None:
+    limits = CallLimits(wall_limit_ms=MAX_INTEGER, artifact_bytes=0, search_path=(b"/bin",))
+    assert program(RUN, limits, argv=["a"]).timeout_ms == MAX_SECONDS * 1000
+    assert program(RUN, limits, argv=["a"], timeout_ms=MAX_INTEGER).timeout_ms == MAX_SECONDS * 1000
 
 
 def test_b41_edit_strings_reach_the_file_byte_for_byte() -> None:
