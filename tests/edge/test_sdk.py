@@ -283,6 +283,38 @@ def test_what_no_request_can_hold_is_a_result(
     assert service.verbs() == ["create"]
 
 
+NOBODY_CAN_ASK: dict[str, tuple[Callable[[Stockade], object], str]] = {
+    "a name of a trajectory": (lambda client: client.lease(trajectory="a b"), "trajectory"),
+    "257 variables": (
+        lambda client: client.lease(env=dict.fromkeys(map(str, range(257)), "")),
+        "env",
+    ),
+    "a capability of no time": (lambda client: client.mint("acme", "t", "agent", 0), "ttl_s"),
+    "a long reason": (lambda client: client.revoke(block="ab" * 16, reason="r" * 257), "reason"),
+    "a name of a secret": (
+        lambda client: client.attach(LEASE).add_secret("N" * 65, "correct-horse"),
+        "name",
+    ),
+    "too much of an artifact": (
+        lambda client: client.attach(LEASE).artifact("ar_0123456789abcdef", 0, 2**53),
+        "length",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOBODY_CAN_ASK)
+def test_what_no_request_can_hold_is_refused_as_the_daemon_would(
+    what: str, client: Stockade, service: FakeService
+) -> None:
+    ask, field = NOBODY_CAN_ASK[what]
+    with pytest.raises(StockadeError) as raised:
+        ask(client)
+    assert raised.value.error.code == "invalid_argument"
+    assert raised.value.error.details["field"] == field
+    assert "correct-horse" not in str(raised.value)
+    assert service.seen == []
+
+
 def test_a_time_limit_beyond_all_numbers_is_the_daemons_to_refuse(
     client: Stockade, service: FakeService
 ) -> None:

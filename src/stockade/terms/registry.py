@@ -95,7 +95,13 @@ def _rows() -> dict[Code, Entry]:
             changed,
             "Send the token exactly as it was issued.",
         ),
-        (c.TOKEN_TOO_LONG, s.DENIED, b.CALLER, changed, "Use a token with fewer blocks."),
+        (
+            c.TOKEN_TOO_LONG,
+            s.DENIED,
+            b.CALLER,
+            changed,
+            "Use fewer blocks, or shorter lists in them.",
+        ),
         (
             c.TOKEN_UNKNOWN_KEY,
             s.DENIED,

@@ -28,7 +28,7 @@ MAX_TIMEOUT_MS: Final = 300_000
 
 SIGKILL: Final = 9
 _E2BIG: Final = 7
-_ABSENT: Final = (2, 20)  # ENOENT, ENOTDIR
+_ABSENT: Final = (2, 20, 36)  # ENOENT, ENOTDIR, ENAMETOOLONG
 _NOT_STARTED: Final = {
     8: "is nothing that the kernel can run: no program for this machine, and no #! line",  # ENOEXEC
     13: "is not executable here (permission denied)",  # EACCES

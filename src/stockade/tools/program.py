@@ -9,16 +9,16 @@ is refused here, before anything starts; where only the environment goes over, t
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from stockade.decide.objects import normalize_call_path
 from stockade.terms.base import MAX_INTEGER, Model
 from stockade.terms.call import ExecOperation, Right
 from stockade.terms.fault import Code, failure
 from stockade.terms.outcome import ExecOutcome
-from stockade.terms.pathname import TMP, WORKSPACE, to_text
+from stockade.terms.pathname import MAX_PATH_BYTES, TMP, WORKSPACE, to_text
 from stockade.terms.plan import Kind
 from stockade.tools.arguments import NoNul, PathArgument, too_large
 from stockade.tools.definition import CallLimits, Description, Policy, Shaped, Target, Tool
@@ -72,6 +72,12 @@ class RunArguments(Model):
                 f"arguments have {total} bytes in all; at most {MAX_TOTAL_BYTES} are possible"
             )
         return argv
+
+    @model_validator(mode="after")
+    def _a_path(self) -> Self:
+        if "/" in self.argv[0] and len(_program_path(self)) > MAX_PATH_BYTES:
+            raise ValueError(f"argv: the program's path has more than {MAX_PATH_BYTES} bytes")
+        return self
 
 
 def _rights(arguments: RunArguments) -> tuple[Right, ...]:

@@ -175,6 +175,13 @@ def test_b22_bytes_count_not_characters() -> None:
     assert refused(RUN, {"argv": ["true", "é" * 70_000]}).code is Code.ARGUMENT_TOO_LARGE
 
 
+@pytest.mark.parametrize("program", ["/" + "a/" * 2048 + "a", "./" + "é" * 2048])
+def test_a_program_has_no_longer_path_than_there_is(program: str) -> None:
+    fault = refused(RUN, {"argv": [program]})
+    assert fault.code is Code.INVALID_ARGUMENT
+    assert len(fault.message) < 100
+
+
 def test_b22_all_arguments_have_at_most_2_mib() -> None:
     catalog.parse_arguments(RUN, {"argv": ["x" * 131_000] * 15})
     assert refused(RUN, {"argv": ["x" * 131_000] * 17}).code is Code.ARGUMENT_TOO_LARGE

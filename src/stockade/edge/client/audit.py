@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from stockade.decide.chain import Flaw, Verifier
 from stockade.edge.audit_wire import AuditRecords, AuditStatus, ExportedRequest
-from stockade.edge.client.link import Link
+from stockade.edge.client.link import Link, asked
 from stockade.edge.wire import Empty
 from stockade.terms import audit as words
 from stockade.terms.audit import AuditLine, Checkpoint
@@ -81,7 +81,9 @@ class Audit:
     def exported(self, through: int) -> AuditStatus:
         """Say that a copy of all records up to `through` is somewhere else, so that they may be
         dropped when they are old enough."""
-        message = self._link.message("POST", "audit/exported", ExportedRequest(through=through))
+        message = self._link.message(
+            "POST", "audit/exported", asked(ExportedRequest, through=through)
+        )
         return self._link.ask(message, AuditStatus)
 
     def verify(

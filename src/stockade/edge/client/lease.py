@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from stockade.decide.idempotency import Place, canonical_arguments, idempotency_key
 from stockade.edge.bodies import check
 from stockade.edge.client.connection import Message
-from stockade.edge.client.link import GRACE_S, Link, reply_lost
+from stockade.edge.client.link import GRACE_S, Link, asked, reply_lost
 from stockade.edge.client.narrowing import attenuate
 from stockade.edge.client.results import Result, StockadeError
 from stockade.edge.client.transport import Sink
@@ -148,7 +148,8 @@ class Lease:
         if share == fork:
             raise ValueError("a child lease either shares or forks the workspace")
         above = self.show()
-        request = LeaseCreate(
+        request = asked(
+            LeaseCreate,
             tenant=above.tenant,
             trajectory=f"{above.trajectory}/{name}",
             image=image,
@@ -223,7 +224,9 @@ class Lease:
         limit_ms = _MAX_LIMIT_MS
         if isinstance(limit, int) and 0 < limit < limit_ms:
             limit_ms = limit
-        message = self._link.message("POST", "calls", request, limit_ms / 1000 + GRACE_S)
+        # How long a program may run says its capability.
+        silence_s = None if tool == "run" else limit_ms / 1000 + GRACE_S
+        message = self._link.message("POST", "calls", request, silence_s)
         ref = partial(self._ref, turn, call_id, tool)
         return self._link.result(message, ref, again=tool in READS or call_id is not None)
 
@@ -261,7 +264,7 @@ class Lease:
 
     def cancel(self, call_id: str, turn: int | None = None) -> int:
         """End the running call with this id; gives how many there were. Raises StockadeError."""
-        request = CancelRequest(lease=self.id, call_id=call_id, turn=turn)
+        request = asked(CancelRequest, lease=self.id, call_id=call_id, turn=turn)
         return self._link.ask(
             self._link.message("POST", "calls/cancel", request), CancelReply
         ).cancelled
@@ -290,12 +293,10 @@ class Lease:
 
     def add_secret(self, name: str, value: str | bytes, *, redact_only: bool = False) -> SecretView:
         """Give the lease's later commands the variable `name`, unless `redact_only`, and hide the
-        value from every result. Replaces the one of that name. Raises StockadeError, and pydantic's
-        ValidationError, a ValueError, for a name that no secret can have."""
+        value from every result. Replaces the one of that name. Raises StockadeError."""
         raw = value.encode() if isinstance(value, str) else value
-        request = SecretAdd(
-            name=name, value_base64=base64.b64encode(raw).decode(), redact_only=redact_only
-        )
+        value = base64.b64encode(raw).decode()
+        request = asked(SecretAdd, name=name, value_base64=value, redact_only=redact_only)
         return self._link.ask(self._message("POST", "/secrets", request), SecretView)
 
     def secrets(self) -> list[SecretView]:
@@ -304,7 +305,7 @@ class Lease:
 
     def remove_secret(self, name: str) -> None:
         """Later commands don't get it any more, and results show it. Raises StockadeError."""
-        request = SecretRemove(name=name)
+        request = asked(SecretRemove, name=name)
         self._link.ask(self._message("POST", "/secrets/remove", request), SecretList)
 
     # Its files.
@@ -364,7 +365,7 @@ class Lease:
         that was not kept, with its borders in `details`."""
         if length is None:
             length = 4 * 1024 * 1024
-        wanted = ArtifactRange(lease=self.id, id=artifact_id, offset=offset, length=length)
+        wanted = asked(ArtifactRange, lease=self.id, id=artifact_id, offset=offset, length=length)
         query = urlencode({"offset": wanted.offset, "length": wanted.length})
         target = f"artifacts/{quote(self.id, safe='')}/{wanted.id}?{query}"
         return self._link.fetch(self._link.message("GET", target))

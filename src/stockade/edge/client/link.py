@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from stockade import __version__
+from stockade.edge.bodies import check
 from stockade.edge.client.connection import Message, NotSent, ReplyLost
 from stockade.edge.client.results import Result, StockadeError
 from stockade.edge.client.transport import Reply, Sink, Transport
@@ -24,7 +25,7 @@ from stockade.edge.exchange import TOKEN_HEADER, FrameReader, FrameType
 from stockade.edge.refusal import NO_CALL, refusal
 from stockade.edge.wire import ErrorReply
 from stockade.terms.base import Model
-from stockade.terms.fault import Code, Fault
+from stockade.terms.fault import Code, Failure, Fault
 from stockade.terms.ids import CallRef
 from stockade.terms.result import Error, error_of
 
@@ -151,6 +152,15 @@ def _json(body: Model) -> bytes:
         # Half of a surrogate pair, as json.loads gives it of what a model wrote. The daemon says
         # what is wrong with it, in a result.
         return json.dumps(body.model_dump(exclude_none=True, by_alias=True)).encode()
+
+
+def asked(model: type[M], **fields: object) -> M:
+    """The request that says this. Raises StockadeError for what no request can hold, in the
+    daemon's words."""
+    try:
+        return check(model, fields)
+    except Failure as failure:
+        raise StockadeError(error_of(failure.fault)) from None
 
 
 def reply_lost(message: str) -> Error:

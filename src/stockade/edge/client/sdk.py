@@ -31,7 +31,7 @@ from stockade.edge.budget_wire import (
 from stockade.edge.claim_wire import CallList, CallRecord, CallView, SettleAs, SettleRequest
 from stockade.edge.client.audit import Audit
 from stockade.edge.client.lease import NOT_NAMED, Lease, create
-from stockade.edge.client.link import Link, reply_lost
+from stockade.edge.client.link import Link, asked, reply_lost
 from stockade.edge.client.results import Result, StockadeError
 from stockade.edge.client.transport import HttpTransport, Transport
 from stockade.edge.exchange import CLIENT_HEADER, MODEL_HEADER
@@ -126,9 +126,11 @@ class Stockade:
         What it may do comes from `grant` (a grant file's name, "agent" when nothing is said) or
         from `capability` (a token). The same tenant, trajectory and name give the same lease
         again; without a trajectory each call makes a new one. Where that is wider than the tenant's
-        ceiling it is refused, or cut if `within_ceiling` asks for it. Raises ToolError.
+        ceiling it is refused, or cut if `within_ceiling` asks for it. Raises ToolError, and
+        StockadeError for what no request can hold.
         """
-        request = LeaseCreate(
+        request = asked(
+            LeaseCreate,
             tenant=tenant,
             trajectory=trajectory or f"sdk-{secrets.token_hex(8)}",
             name=name,
@@ -163,7 +165,8 @@ class Stockade:
         self, tenant: str, trajectory: str, grant: str, ttl_s: int, *, within_ceiling: bool = True
     ) -> MintReply:
         """As `mint`, cut to the tenant's ceiling; `cut` of the reply names what became smaller."""
-        request = MintRequest(
+        request = asked(
+            MintRequest,
             tenant=tenant,
             trajectory=trajectory,
             grant=grant,
@@ -194,7 +197,7 @@ class Stockade:
         """Let the call that is asked about start once, or refuse it. Operators only. Raises
         StockadeError."""
         target = f"approvals/{quote(approval_id, safe='')}/{'grant' if granted else 'deny'}"
-        message = self._link.message("POST", target, ApprovalDecision(reason=reason))
+        message = self._link.message("POST", target, asked(ApprovalDecision, reason=reason))
         return self._link.ask(message, ApprovalView)
 
     def revoke(
@@ -202,7 +205,7 @@ class Stockade:
     ) -> RevocationView:
         """End a capability and all that was narrowed from it: by its token, or, operators only, by
         a block's id. Raises StockadeError."""
-        request = RevokeRequest(token=token, block=block, reason=reason)
+        request = asked(RevokeRequest, token=token, block=block, reason=reason)
         message = self._link.message("POST", "capabilities/revoke", request)
         return self._link.ask(message, RevocationView)
 
@@ -223,16 +226,16 @@ class Stockade:
     def retire_key(self, kid: str, *, force: bool = False) -> KeyList:
         """Remove an older key: its tokens are refused from now on. Operators only. Raises
         StockadeError: key_in_use while leases live under it, unless `force`."""
-        request = RetireRequest(kid=kid, force=force)
+        request = asked(RetireRequest, kid=kid, force=force)
         return self._link.ask(self._link.message("POST", "keys/retire", request), KeyList)
 
     def calls(self, *, lease: str | None = None, in_doubt: bool = False) -> list[CallView]:
         """Calls that were made, those that this user may see: the newest thousand, oldest first.
         Raises StockadeError."""
-        asked = {"in_doubt": "true"} if in_doubt else {}
+        query = {"in_doubt": "true"} if in_doubt else {}
         if lease is not None:
-            asked["lease"] = lease
-        target = f"calls?{urlencode(asked)}" if asked else "calls"
+            query["lease"] = lease
+        target = f"calls?{urlencode(query)}" if query else "calls"
         return self._link.ask(self._link.message("GET", target), CallList).calls
 
     def call_record(self, call: str, token: str | None = None) -> CallRecord:
@@ -244,7 +247,7 @@ class Stockade:
     def settle_call(self, call: str, settle_as: SettleAs, reason: str) -> CallView:
         """Say what became of a call in doubt. Raises StockadeError: key_reused for one that is
         settled."""
-        request = SettleRequest.model_validate({"as": settle_as, "reason": reason})
+        request = asked(SettleRequest, **{"as": settle_as, "reason": reason})
         target = f"calls/{quote(call, safe='')}/settle"
         return self._link.ask(self._link.message("POST", target, request), CallView)
 
