@@ -51,6 +51,8 @@ def test_peers_by_uid_and_by_name(file: Path) -> None:
         ("[limits]\ncals = 1", "limits.cals"),
         ("socket = 'relative'", "socket"),
         (f"socket = '/{'x' * 107}'", "socket"),
+        (f"socket = '/{'é' * 54}'", "socket"),
+        (f"state_dir = '/{'x' * 490}'", "state_dir"),
         ("state_dir = 7", "state_dir"),
         ("socket_mode = 0o7777", "socket_mode"),
         ("socket_mode = '0600'", "socket_mode"),

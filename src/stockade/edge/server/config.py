@@ -45,7 +45,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
 from stockade.edge.exchange import Peer, Role
 from stockade.terms.base import MAX_INTEGER, Model
@@ -58,9 +58,21 @@ DEFAULT_CEILING: Final = "default"
 
 # sockaddr_un.sun_path holds 108 bytes with the final NUL.
 _MAX_SOCKET_PATH: Final = 107
+# SQLite takes a path of 512 bytes, and adds to the ledger's ("/ledger.db-journal").
+_MAX_STATE_DIR: Final = 490
 
-AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=4096)]
-SocketPath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]+$", max_length=_MAX_SOCKET_PATH)]
+
+def _at_most(most: int) -> AfterValidator:
+    def bounded(path: str) -> str:
+        if (size := len(path.encode())) > most:
+            raise ValueError(f"the path has {size} bytes; at most {most} are possible")
+        return path
+
+    return AfterValidator(bounded)
+
+
+StateDir = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$"), _at_most(_MAX_STATE_DIR)]
+SocketPath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]+$"), _at_most(_MAX_SOCKET_PATH)]
 Seconds = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
 
 
@@ -157,7 +169,7 @@ class AuditRules(Model):
 
 
 class Config(Model):
-    state_dir: AbsolutePath = DEFAULT_STATE_DIR
+    state_dir: StateDir = DEFAULT_STATE_DIR
     socket: SocketPath = DEFAULT_SOCKET
     socket_mode: Annotated[int, Field(ge=0, le=0o777)] = 0o600
     peer: Annotated[list[PeerRule], Field(max_length=1024)] = Field(default_factory=list)
