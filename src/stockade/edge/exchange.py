@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+MAX_CONNECTIONS: Final = 1024  # each has a thread and a descriptor
 TOKEN_HEADER: Final = "stockade-capability"
 # What a client says of itself; it goes into the audit and nowhere else.
 CLIENT_HEADER: Final = "stockade-client"

@@ -52,6 +52,8 @@ def test_peers_by_uid_and_by_name(file: Path) -> None:
         ("socket = 'relative'", "socket"),
         (f"socket = '/{'x' * 107}'", "socket"),
         (f"socket = '/{'é' * 54}'", "socket"),
+        ("[limits]\ncalls = 1025", "limits.calls"),
+        ("[limits]\nqueue = 1025", "limits.queue"),
         (f"state_dir = '/{'x' * 490}'", "state_dir"),
         ("state_dir = 7", "state_dir"),
         ("socket_mode = 0o7777", "socket_mode"),

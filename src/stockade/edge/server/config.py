@@ -47,7 +47,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
-from stockade.edge.exchange import Peer, Role
+from stockade.edge.exchange import MAX_CONNECTIONS, Peer, Role
 from stockade.terms.base import MAX_INTEGER, Model
 from stockade.terms.ids import Name, Tenant
 
@@ -108,11 +108,11 @@ class TenantRule(Model):
 class ServerLimits(Model):
     """`calls` run at once, `per_tenant` of them of one tenant, and `queue` wait, each for at most
     `queue_s`; more are answered with `busy`. Without `per_tenant` an eighth of `calls` is kept for
-    other tenants."""
+    other tenants. Each call has a connection, also while it waits, so more could never be."""
 
-    calls: Annotated[int, Field(ge=1, le=4096)] = 64
-    per_tenant: Annotated[int, Field(ge=1, le=4096)] | None = None
-    queue: Annotated[int, Field(ge=0, le=65536)] = 256
+    calls: Annotated[int, Field(ge=1, le=MAX_CONNECTIONS)] = 64
+    per_tenant: Annotated[int, Field(ge=1, le=MAX_CONNECTIONS)] | None = None
+    queue: Annotated[int, Field(ge=0, le=MAX_CONNECTIONS)] = 256
     queue_s: Annotated[int, Field(ge=1, le=3600)] = 30
     shutdown_grace_s: Annotated[int, Field(ge=0, le=3600)] = 10
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from typing import Final
 
+from stockade.edge.exchange import MAX_CONNECTIONS
 from stockade.edge.server.connection import Connection
-
-MAX_CONNECTIONS: Final = 1024
 
 
 class Crowd:
