@@ -13,7 +13,7 @@ from typing import Final
 
 from stockade.terms.base import MAX_SECONDS
 from stockade.terms.call import Capture
-from stockade.terms.fault import Code, Fault
+from stockade.terms.fault import Code, Fault, failure
 from stockade.terms.outcome import Captured, CapturedArtifact, End, ExecOutcome
 from stockade.terms.result import Artifact, Exit, Warn, Warning
 from stockade.tools.definition import MAX_ARTIFACT_BYTES, CallLimits, Shaped, warning
@@ -51,7 +51,15 @@ def capture(limits: CallLimits) -> Capture:
 
 
 def applied_timeout_ms(asked_ms: int | None, limits: CallLimits) -> int:
-    """Without an asked one the capability's own limit holds. None is longer than a hundred years."""
+    """Without an asked one the capability's own limit holds. None is longer than a hundred years.
+    Raises Failure(right_not_granted) where there is no time at all: a program that is started and
+    killed at once has run."""
+    if limits.wall_limit_ms < 1:
+        raise failure(
+            Code.RIGHT_NOT_GRANTED,
+            "the capability allows no time: per_call.wall_ms is 0",
+            rule="per_call.wall_ms",
+        )
     longest = min(limits.wall_limit_ms, MAX_SECONDS * 1000)
     return longest if asked_ms is None else min(asked_ms, longest)
 

@@ -100,6 +100,20 @@ def test_run_without_a_limit_has_the_capabilitys() -> None:
     assert program(RUN, limits, argv=["a"], timeout_ms=900_001).timeout_ms == 900_000
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        (RUN, {"argv": ["a"]}),
+        (BASH, {"command": "a"}),
+        (GREP, {"pattern": "a", "path": "/workspace"}),
+    ],
+)
+def test_without_any_time_nothing_is_started(tool: AnyTool, arguments: dict[str, Any]) -> None:
+    with pytest.raises(Failure) as caught:
+        program(tool, CallLimits(0, 0, (b"/bin",)), **arguments)
+    assert caught.value.fault.code is Code.RIGHT_NOT_GRANTED
+
+
 def test_no_limit_is_longer_than_a_hundred_years() -> None:
     limits = CallLimits(wall_limit_ms=MAX_INTEGER, artifact_bytes=0, search_path=(b"/bin",))
     assert program(RUN, limits, argv=["a"]).timeout_ms == MAX_SECONDS * 1000
