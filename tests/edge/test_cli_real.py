@@ -492,7 +492,12 @@ WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
         "ceiling_exceeded",
     ),
     "unknown tool": (("tools", "show", "hammer"), 2, "unknown_tool"),
-    "no artifact's id": (("artifact", "get", "x", "--lease", "acme/held"), 2, "artifact's id"),
+    "no artifact's id": (("artifact", "get", "x", "--lease", "acme/held"), 2, "'id': "),
+    "no offset": (
+        ("artifact", "get", "ar_0123456789abcdef", "--lease", "acme/held", "--offset", str(2**53)),
+        2,
+        "'offset': ",
+    ),
     "unknown artifact": (
         ("artifact", "get", "ar_0123456789abcdef", "--lease", "acme/held"),
         1,

@@ -7,7 +7,6 @@ import sys
 from typing import Final
 
 import click
-from pydantic import ValidationError
 
 from stockade.decide.canonical import parse_strict
 from stockade.edge.bodies import check
@@ -103,10 +102,7 @@ def get(
         left = length
         while left is None or left > 0:
             wanted = _PIECE if left is None else min(left, _PIECE)
-            try:
-                data = held.artifact(artifact_id, offset, wanted)
-            except ValidationError as error:
-                raise click.UsageError(f"{artifact_id!r} is not an artifact's id.") from error
+            data = held.artifact(artifact_id, offset, wanted)
             sys.stdout.buffer.write(data)
             offset += len(data)
             left = None if left is None else left - len(data)
