@@ -86,7 +86,7 @@ def grants(draw: st.DrawFn) -> Grant:
             per_lease=PerLease(
                 memory_bytes=draw(st.integers(16, 2048)) * MIB + draw(st.integers(0, 5000)),
                 cpu_millis=draw(st.integers(10, 8000)),
-                pids=draw(st.integers(8, 1000)),
+                pids=draw(st.integers(16, 1000)),
                 disk_bytes=draw(st.integers(1, 4096)) * MIB,
                 inodes=draw(st.integers(64, 1 << 20)),
                 sandboxes=8,

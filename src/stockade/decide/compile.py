@@ -39,8 +39,9 @@ _PAGE: Final = 4096
 # An inode of a tmpfs costs about 1 KiB of the same memory limit: one for 8 KiB adds an eighth.
 _BYTES_PER_INODE: Final = 8192
 # Below these a limit means something else to the kernel (size=0 is a tmpfs without a limit, a CPU
-# quota is at least 1 ms in 100), or the sandbox can't start a single program.
-_LEAST: Final = Limits(memory_bytes=16 << 20, cpu_millis=10, pids=8, disk_bytes=1 << 20, inodes=64)
+# quota is at least 1 ms in 100), or the sandbox can't start a single program; a search beside what
+# waits for commands needs 13 processes.
+_LEAST: Final = Limits(memory_bytes=16 << 20, cpu_millis=10, pids=16, disk_bytes=1 << 20, inodes=64)
 _SEARCH_TOOL: Final = "grep_search"
 # ripgrep with a thread for each processor; it writes nothing.
 _SEARCH: Final = Limits(memory_bytes=256 << 20, cpu_millis=4000, pids=64, disk_bytes=0, inodes=0)

@@ -312,8 +312,8 @@ def test_search_is_the_narrowest_sandbox(policy: Policy, agent: Grant) -> None:
         "TZ": "UTC",
     }
     assert plan.limits.memory_bytes == 256 * MIB
-    small = _plan(policy, _limited(agent, memory_bytes=64 * MIB, pids=9), Kind.SEARCH)
-    assert (small.limits.memory_bytes, small.limits.pids) == (64 * MIB, 9)
+    small = _plan(policy, _limited(agent, memory_bytes=64 * MIB, pids=19), Kind.SEARCH)
+    assert (small.limits.memory_bytes, small.limits.pids) == (64 * MIB, 19)
 
 
 def test_every_grant_that_reads_the_same_searches_in_one_sandbox(policy: Policy) -> None:
@@ -359,7 +359,7 @@ def test_the_digest_tells_every_field_apart(policy: Policy, agent: Grant) -> Non
         ("memory_bytes", 0),
         ("memory_bytes", 16 * MIB - 1),
         ("cpu_millis", 9),
-        ("pids", 0),
+        ("pids", 15),
         ("disk_bytes", 0),
         ("inodes", 0),
     ],
