@@ -158,6 +158,7 @@ static _Noreturn void spare(int sock, uint64_t id)
 	setsid();
 	tell(SPARE_FD, WIRE_READY, id, getpid(), 0);
 
+	wire_await(SPARE_FD);
 	ssize_t size = wire_receive(SPARE_FD, request, sizeof request, 0, &fds);
 
 	if (size == 0) {

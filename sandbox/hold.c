@@ -105,6 +105,7 @@ static size_t wait_for(struct argument *argument)
 	for (;;) {
 		struct wire_fds fds;
 		struct wire_command command;
+		wire_await(CALL_FD);
 		ssize_t size = wire_receive(CALL_FD, argument, sizeof *argument, 0, &fds);
 
 		/* the end of the socket, or a longer record, which is no argument */

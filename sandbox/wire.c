@@ -2,6 +2,7 @@
 #include "wire.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -32,6 +33,14 @@ static bool keep(struct wire_fds *fds, const struct cmsghdr *part)
 		}
 	}
 	return all;
+}
+
+void wire_await(int sock)
+{
+	struct pollfd ready = { .fd = sock, .events = POLLIN };
+
+	while (poll(&ready, 1, -1) < 0 && errno == EINTR)
+		;
 }
 
 ssize_t wire_receive(int sock, void *buffer, size_t capacity, int flags, struct wire_fds *fds)

@@ -129,6 +129,13 @@ struct wire_program {
 };
 
 /*
+ * Waits for a record or the end of file. Before a receive on which "unread" is evidence: recvmsg(2)
+ * that is woken by SIGKILL still takes a record that came meanwhile, and the process dies with it
+ * before its next instruction. poll(2) takes nothing.
+ */
+void wire_await(int sock);
+
+/*
  * One record and its descriptors, all close-on-exec. Gives its size, 0 at end of file (an empty
  * record counts as one), or -1 and errno. A record that came truncated, in bytes or in
  * descriptors, is EBADMSG. Unless the result is positive, no descriptor is left open.

@@ -648,7 +648,9 @@ def test_a_state_directory_that_can_not_be_used() -> None:
         status, line = _ends(server)
         assert (status, "belongs to user 61000" in line) == (4, True)
         os.chown(server.state, 0, -1)
-        read_only = f"mount -t tmpfs -o ro none {server.state}"
+        read_only = (
+            f"mount --bind {server.state} {server.state} && mount -o remount,bind,ro {server.state}"
+        )
         status, line = _ends(server, read_only)
         assert (status, "Read-only file system" in line) == (4, True)
         # Nothing that was refused has left anything, and a mode that is too wide is put right.

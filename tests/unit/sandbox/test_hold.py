@@ -202,6 +202,27 @@ def test_one_that_was_killed_before_it_read_its_command_ran_nothing(
     assert refused.value.fault.code is Code.SANDBOX_UNAVAILABLE
 
 
+@both_ways
+def test_one_whose_death_was_sure_when_its_command_came_ran_nothing(
+    guest: Running, programs: Path, way: Way
+) -> None:
+    """It has had no processor since it was killed, as on a busy host."""
+    allowed = os.sched_getaffinity(0)
+    with way(guest, programs) as (spare, _):
+        for process in (0, spare.pid):
+            os.sched_setaffinity(process, {min(allowed)})
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        try:
+            os.kill(spare.pid, signal.SIGKILL)
+            spare.release(b"echo done")
+        finally:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+            os.sched_setaffinity(0, allowed)
+        with pytest.raises(Failure) as refused:
+            spare.receive(LONG_S)
+    assert refused.value.fault.code is Code.SANDBOX_UNAVAILABLE
+
+
 def _release_and_wait(spare: Spare) -> None:
     spare.release(b"echo done")
     spare.receive(LONG_S)
