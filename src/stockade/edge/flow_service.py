@@ -53,8 +53,6 @@ from stockade.terms.ports import ArtifactStore, Clock, PathScope, Tee, Workspace
 from stockade.terms.result import EngineRef, ToolResult
 from stockade.tools.arguments import object_of
 
-_PATCH_CHUNK = 256 * 1024
-
 
 @dataclass(frozen=True, slots=True)
 class Parts:

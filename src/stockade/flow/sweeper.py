@@ -53,8 +53,9 @@ class Sweeper:
         upkeep: Callable[[], None] = lambda: None,
     ) -> None:
         """`settle` is called at each look, for calls that were cut off; `forget` now and then, for
-        claims that are kept no longer; `upkeep` at every look, and raises nothing. `wait(seconds)` returns early, with True, when `stop` was called; it is an Event's wait
-        unless a test brings its own."""
+        claims that are kept no longer; `upkeep` at every look, and raises nothing. `wait(seconds)`
+        returns early, with True, when `stop` was called; it is an Event's wait unless a test brings
+        its own."""
         self._steps = steps
         self._clock = clock
         self._settle = settle
