@@ -47,14 +47,14 @@ def test_peers_by_uid_and_by_name(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("sokcet = '/a'", "sokcet"),
-        ("[limits]\ncals = 1", "limits.cals"),
+        ("sokcet = '/a'", "sokcet: there is no such key"),
+        ("[limits]\ncals = 1", "limits.cals: there is no such key"),
         ("socket = 'relative'", "socket"),
         (f"socket = '/{'x' * 107}'", "socket"),
         (f"socket = '/{'é' * 54}'", "socket"),
         ("[limits]\ncalls = 1025", "limits.calls"),
         ("[limits]\nqueue = 1025", "limits.queue"),
-        (f"state_dir = '/{'x' * 490}'", "state_dir"),
+        (f"state_dir = '/{'x' * 490}'", "state_dir: the path has 491 bytes"),
         ("state_dir = 7", "state_dir"),
         ("socket_mode = 0o7777", "socket_mode"),
         ("socket_mode = '0600'", "socket_mode"),

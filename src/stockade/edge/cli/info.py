@@ -15,6 +15,7 @@ from stockade.edge.server.config import (
     Config,
     ConfigError,
     load,
+    mistake,
 )
 from stockade.edge.toolbox import find_tool, told_to_model, tool_list
 
@@ -36,8 +37,7 @@ def serve(
     try:
         config = Config.model_validate(load(file).model_dump() | given)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        raise ConfigError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise ConfigError(mistake(error)) from error
     composition.serve(config)
     return 0
 

@@ -200,9 +200,15 @@ def load(path: str | None = None) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file}: not TOML: {error}") from error
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{file}: {place}: {first['msg']}") from error
+        raise ConfigError(f"{file}: {mistake(error)}") from error
+
+
+def mistake(error: ValidationError) -> str:
+    """The first one: its place in the file, and what is wrong there."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    unknown = first["type"] == "extra_forbidden"
+    said = "there is no such key" if unknown else first["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(map(str, first['loc']))}: {said}"
 
 
 def peers(config: Config, own_uid: int) -> Mapping[int, Peer]:
