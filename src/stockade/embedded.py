@@ -18,12 +18,12 @@ from stockade.runtime import open_runtime
 EMBEDDED: Final = Path("/var/tmp/stockade")
 
 
-def open_local(place: Path = EMBEDDED) -> InProcessTransport:
-    """A runtime in this process with a state directory of its own below `place`, which `close`
-    removes. Any number at once. Makes this process a subreaper (PR_SET_CHILD_SUBREAPER(2const))."""
-    check_host(place)
-    leftovers.collect(place, cgroup.detect(Path("/proc/self/mountinfo").read_text()))
-    state_dir, owned = leftovers.new_state(place)
+def open_local() -> InProcessTransport:
+    """A runtime in this process with a state directory of its own below `EMBEDDED`, which
+    `close` removes. Any number at once. Makes this process a subreaper (PR_SET_CHILD_SUBREAPER(2const))."""
+    check_host(EMBEDDED)
+    leftovers.collect(EMBEDDED, cgroup.detect(Path("/proc/self/mountinfo").read_text()))
+    state_dir, owned = leftovers.new_state(EMBEDDED)
     with ExitStack() as undo:
         undo.callback(leftovers.remove_state, state_dir, owned)
         runtime = open_runtime(state_dir, owned=owned)

@@ -131,8 +131,6 @@ def open_runtime(
     *,
     owned: Instance | None = None,
     persistent: bool = False,
-    clock: Timekeeper | None = None,
-    random_hex: Callable[[int], str] = secrets.token_hex,
     fault_point: Callable[[str], None] = lambda name: None,
 ) -> Runtime:
     """`owned` is the state directory's lock where the caller has it, and stays the caller's.
@@ -141,13 +139,13 @@ def open_runtime(
     process uses the state directory). Nothing runs and nothing is held then."""
     with ExitStack() as undo:
         if owned is None:
-            owned = instance.acquire(state_dir, random_hex)
+            owned = instance.acquire(state_dir, secrets.token_hex)
             undo.callback(owned.release)
         processes.become_subreaper()
         if persistent:
             processes.allow_open_files()
         start = _Start(
-            state_dir, owned, load_policy(), options, persistent, clock or HostClock(), random_hex
+            state_dir, owned, load_policy(), options, persistent, HostClock(), secrets.token_hex
         )
         books = _open_books(start, undo)
         host = _open_host(start, books.ledger, undo)

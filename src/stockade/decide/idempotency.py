@@ -22,7 +22,6 @@ from stockade.decide.canonical import JsonLike, canonical, canonical_closed
 
 NAME_LABEL: Final = b"stockade/call-name/1"
 KEY_LABEL: Final = b"stockade/idempotency-key/1"
-CLAIM_ID_PATTERN: Final = r"^cl_[0-9a-f]{32}$"
 KEY_PATTERN: Final = r"^[0-9a-f]{64}$"
 # No call id of a caller has a "!" (terms.ids.CALL_ID_PATTERN), so none meets one of these.
 _DRAWN: Final = "!"

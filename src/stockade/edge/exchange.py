@@ -128,8 +128,3 @@ class FrameReader:
             payload = bytes(memoryview(self._buffer)[_HEADER.size : end])
             del self._buffer[:end]
             yield FrameType(kind), payload
-
-    @property
-    def empty(self) -> bool:
-        """True when no part of a frame is waiting for its rest."""
-        return not self._buffer

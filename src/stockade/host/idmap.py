@@ -51,12 +51,6 @@ def attempt(directory: str, userns_fd: int) -> None:
     """Idmap a detached clone of the mount of `directory`. Raises OSError where that can't be."""
     clone = syscalls.open_tree(syscalls.AT_FDCWD, os.fsencode(directory), syscalls.OPEN_TREE_CLONE)
     try:
-        syscalls.mount_setattr(
-            clone,
-            b"",
-            syscalls.AT_EMPTY_PATH,
-            attr_set=syscalls.MOUNT_ATTR_IDMAP,
-            userns_fd=userns_fd,
-        )
+        syscalls.mount_setattr(clone, syscalls.MOUNT_ATTR_IDMAP, userns_fd)
     finally:
         os.close(clone)

@@ -192,7 +192,7 @@ def _read_only_clone(root: str) -> int:
     fd = syscalls.open_tree(syscalls.AT_FDCWD, os.fsencode(root), syscalls.OPEN_TREE_CLONE)
     try:
         attributes = _QUIET | syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOEXEC
-        syscalls.mount_setattr(fd, b"", syscalls.AT_EMPTY_PATH, attr_set=attributes)
+        syscalls.mount_setattr(fd, attributes)
     except BaseException:
         os.close(fd)
         raise

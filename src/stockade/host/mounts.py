@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import IO, Final, TypeVar
 
 from stockade.host import syscalls
 from stockade.host.keeper import Keeper
@@ -88,9 +88,8 @@ class MountHolder:
         *,
         pass_fds: Sequence[int] = (),
         env: Mapping[str, str] | None = None,
-        stdin: int | IO[Any] | None = subprocess.DEVNULL,
-        stdout: int | IO[Any] | None = subprocess.DEVNULL,
-        stderr: int | IO[Any] | None = subprocess.DEVNULL,
+        stdout: int | IO[bytes] = subprocess.DEVNULL,
+        stderr: int | IO[bytes] = subprocess.DEVNULL,
     ) -> subprocess.Popen[bytes]:
         """Start a program whose first mount namespace is this one. `env` None is empty."""
         return self.run(
@@ -98,7 +97,7 @@ class MountHolder:
                 list(argv),
                 pass_fds=tuple(pass_fds),
                 env=dict(env or {}),
-                stdin=stdin,
+                stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
                 cwd="/",

@@ -99,22 +99,15 @@ def move_mount(from_fd: int, from_path: bytes, to_fd: int, to_path: bytes, flags
     )
 
 
-def mount_setattr(
-    dir_fd: int,
-    path: bytes,
-    flags: int,
-    attr_set: int = 0,
-    attr_clr: int = 0,
-    propagation: int = 0,
-    userns_fd: int = 0,
-) -> None:
-    attr = _MountAttr(attr_set, attr_clr, propagation, userns_fd)
+def mount_setattr(mount_fd: int, attributes: int, userns_fd: int = 0) -> None:
+    """Set attributes of a mount by its descriptor; `userns_fd` is for MOUNT_ATTR_IDMAP."""
+    attr = _MountAttr(attributes, 0, 0, userns_fd)
     _checked(
         _LIBC.syscall(
             _MOUNT_SETATTR,
-            c_int(dir_fd),
-            c_char_p(path),
-            c_uint(flags),
+            c_int(mount_fd),
+            c_char_p(b""),
+            c_uint(AT_EMPTY_PATH),
             byref(attr),
             c_size_t(sizeof(attr)),
         ),

@@ -23,7 +23,7 @@ FIELDS: Final = "stockade_fields"
 _FRAMES: Final = 6
 
 
-def configure(form: Format = "text", level: int = logging.INFO) -> None:
+def configure(form: Format) -> None:
     """Send Stockade's log to stderr. Lines of other packages come only as warnings."""
     # No line names a thread, a process or the place of its log call, and to find them out takes as
     # long as to write the line.
@@ -32,7 +32,7 @@ def configure(form: Format = "text", level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLine() if form == "json" else TextLine())
     logging.getLogger().addHandler(handler)
-    logging.getLogger("stockade").setLevel(level)
+    logging.getLogger("stockade").setLevel(logging.INFO)
 
 
 def pass_through(change: Callable[[str], str]) -> None:
