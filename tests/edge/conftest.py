@@ -17,7 +17,6 @@ import pytest
 
 from stockade.edge.api import Api
 from stockade.edge.audit_wire import AuditRecords, AuditStatus, ExportedRequest, RecordsQuery
-from stockade.edge.authority_service import operator
 from stockade.edge.authority_wire import (
     KeyList,
     KeyView,
@@ -183,25 +182,25 @@ class FakeAudit:
 
     denied: list[tuple[str | None, str, Code]] = field(default_factory=list)
 
-    def status(self, peer: Peer) -> AuditStatus:
+    def status(self, context: Context) -> AuditStatus:
         return AuditStatus(
             first=1, last=3, hash="0" * 64, exported=0, key="1" * 64, checkpoint=None
         )
 
-    def records(self, peer: Peer, query: RecordsQuery) -> Iterator[bytes]:
+    def records(self, context: Context, query: RecordsQuery) -> Iterator[bytes]:
         return iter((b"{}\n",) * 3)
 
-    def show(self, peer: Peer, call: str) -> AuditRecords:
+    def show(self, context: Context, call: str) -> AuditRecords:
         return AuditRecords(records=[])
 
     def refused(self, who: Acting, peer: Peer | None, what: str, fault: Fault) -> None:
         self.denied.append((who.actor, what, fault.code))
 
-    def seal(self, peer: Peer) -> AuditStatus:
-        return self.status(peer)
+    def seal(self, context: Context) -> AuditStatus:
+        return self.status(context)
 
     def exported(self, context: Context, request: ExportedRequest) -> AuditStatus:
-        return self.status(context.peer)
+        return self.status(context)
 
 
 @dataclass
@@ -210,21 +209,21 @@ class FakeAuthority:
 
     seen: list[tuple[str, object]] = field(default_factory=list)
 
-    def revoke(self, peer: Peer, request: RevokeRequest) -> RevocationView:
+    def revoke(self, context: Context, request: RevokeRequest) -> RevocationView:
         self.seen.append(("revoke", request))
         return REVOKED
 
-    def revocations(self, peer: Peer) -> RevocationList:
+    def revocations(self, context: Context) -> RevocationList:
         return RevocationList(revocations=[REVOKED])
 
-    def keys(self, peer: Peer) -> KeyList:
+    def keys(self, context: Context) -> KeyList:
         return KEYS
 
-    def rotate(self, peer: Peer) -> KeyList:
+    def rotate(self, context: Context) -> KeyList:
         self.seen.append(("rotate", None))
         return KEYS
 
-    def retire(self, peer: Peer, request: RetireRequest) -> KeyList:
+    def retire(self, context: Context, request: RetireRequest) -> KeyList:
         self.seen.append(("retire", request))
         return KEYS
 
@@ -235,19 +234,19 @@ class FakeBudgets:
 
     seen: list[tuple[str, object]] = field(default_factory=list)
 
-    def spend(self, peer: Peer, token: str | None, lease: str | None) -> SpendReport:
-        self.seen.append(("spend", (token, lease)))
+    def spend(self, context: Context, lease: str | None) -> SpendReport:
+        self.seen.append(("spend", (context.token, lease)))
         return SPEND
 
-    def approvals(self, peer: Peer) -> ApprovalList:
+    def approvals(self, context: Context) -> ApprovalList:
         return ApprovalList(approvals=[APPROVAL])
 
-    def approval(self, peer: Peer, approval_id: str) -> ApprovalView:
+    def approval(self, context: Context, approval_id: str) -> ApprovalView:
         self.seen.append(("approval", approval_id))
         return APPROVAL
 
     def decide(
-        self, peer: Peer, approval_id: str, request: ApprovalDecision, *, granted: bool
+        self, context: Context, approval_id: str, request: ApprovalDecision, *, granted: bool
     ) -> ApprovalView:
         self.seen.append(("decide", (approval_id, request.reason, granted)))
         return APPROVAL
@@ -262,17 +261,15 @@ class FakeSecrets:
 
     seen: list[tuple[str, str, str]] = field(default_factory=list)
 
-    def add(self, peer: Peer, token: str | None, lease: str, request: SecretAdd) -> SecretView:
+    def add(self, context: Context, lease: str, request: SecretAdd) -> SecretView:
         self.seen.append(("add", lease, request.value_base64))
         return SECRET
 
-    def list(self, peer: Peer, token: str | None, lease: str) -> SecretList:
+    def list(self, context: Context, lease: str) -> SecretList:
         self.seen.append(("list", lease, ""))
         return SecretList(secrets=[SECRET])
 
-    def remove(
-        self, peer: Peer, token: str | None, lease: str, request: SecretRemove
-    ) -> SecretList:
+    def remove(self, context: Context, lease: str, request: SecretRemove) -> SecretList:
         self.seen.append(("remove", lease, request.name))
         return SecretList(secrets=[])
 
@@ -283,15 +280,15 @@ class FakeClaims:
 
     seen: list[tuple[str, object]] = field(default_factory=list)
 
-    def calls(self, peer: Peer, query: CallsQuery) -> CallList:
+    def calls(self, context: Context, query: CallsQuery) -> CallList:
         self.seen.append(("calls", query))
         return CallList(calls=[CALL_VIEW])
 
-    def call_record(self, peer: Peer, token: str | None, claim_id: str) -> CallRecord:
-        self.seen.append(("call", (token, claim_id)))
+    def call_record(self, context: Context, claim_id: str) -> CallRecord:
+        self.seen.append(("call", (context.token, claim_id)))
         return CALL_RECORD
 
-    def settle(self, peer: Peer, claim_id: str, request: SettleRequest) -> CallView:
+    def settle(self, context: Context, claim_id: str, request: SettleRequest) -> CallView:
         self.seen.append(("settle", (claim_id, request)))
         return CALL_VIEW
 
@@ -302,8 +299,8 @@ class FakeWatching:
 
     reasons: list[str] = field(default_factory=list)
 
-    def metrics(self, peer: Peer) -> tuple[bytes, str]:
-        operator(peer, "read figures")
+    def metrics(self, context: Context) -> tuple[bytes, str]:
+        context.operators_only("read figures")
         return b"stockade_leases 1.0\n", "text/plain"
 
     def not_ready(self) -> Sequence[str]:

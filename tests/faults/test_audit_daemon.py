@@ -22,7 +22,7 @@ from stockade.edge.client.results import StockadeError
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.wire import LeaseCreate
 from stockade.ledger.audit_files import CHECKPOINT_FILE, KEY_FILE
-from stockade.terms.audit import AuditEvent, AuditKind, AuditRecord
+from stockade.terms.audit import AuditEvent, AuditKind, AuditLine, AuditRecord
 from stockade.terms.fault import Code, Status
 from stockade.tools.shape import timestamp
 from tests.daemons import PROGRAM, WAIT_S, InCall, as_user, daemon, error, peers, place, until
@@ -410,8 +410,17 @@ def test_who_calls_and_with_which_model_is_recorded() -> None:
         with Stockade.connect(made.socket, client="agent/2", model="m-1") as stockade:
             with stockade.lease() as lease:
                 lease.run(["true"], call_id="c-1")
-                record = stockade.audit.show("c-1")[0].record
-                assert (record.client, record.model) == ("agent/2", "m-1")
+                lease.add_secret("TOKEN", "s3cret-value")
+            stockade.rotate_key()
+            stockade.audit.exported(1)
+            lines: list[bytes] = []
+            stockade.audit.lines(lines.append)
+            said = {
+                record.kind: (record.client, record.model, record.request_id is not None)
+                for record in (AuditLine.model_validate_json(line).record for line in lines)
+            }
+            for kind in ("call_intent", "secret_added", "key_rotated", "audit_exported"):
+                assert said[AuditKind(kind)] == ("agent/2", "m-1", True), kind
         status, said = made.ask("GET", "/v1/health", headers={"Stockade-Model": "m" * 129})
         assert (status, said["error"]["code"]) == (400, "invalid_argument")
 

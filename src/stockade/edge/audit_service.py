@@ -16,7 +16,6 @@ from stockade.edge.audit_wire import (
     ExportedRequest,
     RecordsQuery,
 )
-from stockade.edge.authority_service import operator
 from stockade.edge.exchange import Peer
 from stockade.edge.service import Context
 from stockade.flow.auditing import Auditor
@@ -35,8 +34,8 @@ class AuditService:
         self._audit = audit
         self._key = key
 
-    def status(self, peer: Peer) -> AuditStatus:
-        operator(peer, "look at the audit")
+    def status(self, context: Context) -> AuditStatus:
+        context.operators_only("look at the audit")
         now = self._audit.log.state()
         return AuditStatus(
             first=now.first,
@@ -47,12 +46,12 @@ class AuditService:
             checkpoint=now.sealed,
         )
 
-    def records(self, peer: Peer, query: RecordsQuery) -> Iterator[bytes]:
-        operator(peer, "read the audit")
+    def records(self, context: Context, query: RecordsQuery) -> Iterator[bytes]:
+        context.operators_only("read the audit")
         return self._chunks(self._first(query))
 
-    def show(self, peer: Peer, call: str) -> AuditRecords:
-        found = self._audit.log.of_call(call, peer.tenant)
+    def show(self, context: Context, call: str) -> AuditRecords:
+        found = self._audit.log.of_call(call, context.peer.tenant)
         return AuditRecords(records=[_line(link) for link in found])
 
     def refused(self, who: Acting, peer: Peer | None, what: str, fault: Fault) -> None:
@@ -60,15 +59,15 @@ class AuditService:
         what = self._hide_all(what)
         self._audit.request_refused(who, None if peer is None else peer.tenant, what, fault)
 
-    def seal(self, peer: Peer) -> AuditStatus:
-        operator(peer, "have the audit signed")
+    def seal(self, context: Context) -> AuditStatus:
+        context.operators_only("have the audit signed")
         self._audit.seal()
-        return self.status(peer)
+        return self.status(context)
 
     def exported(self, context: Context, request: ExportedRequest) -> AuditStatus:
-        operator(context.peer, "say that the audit was exported")
+        context.operators_only("say that the audit was exported")
         self._audit.exported(request.through, context.who)
-        return self.status(context.peer)
+        return self.status(context)
 
     def _chunks(self, first: int) -> Iterator[bytes]:
         part = bytearray()

@@ -7,8 +7,6 @@ token it does not have.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from stockade.edge.authority_wire import (
     KeyList,
     KeyView,
@@ -17,12 +15,11 @@ from stockade.edge.authority_wire import (
     RevocationView,
     RevokeRequest,
 )
-from stockade.edge.exchange import Peer, Role
+from stockade.edge.service import Context
 from stockade.flow.auditing import Auditor
 from stockade.flow.authority import Authority
-from stockade.terms.audit import Acting, AuditKind
+from stockade.terms.audit import AuditKind, Detail
 from stockade.terms.authority import Revocation
-from stockade.terms.fault import Code, failure
 from stockade.terms.ports import Clock
 from stockade.tools.shape import timestamp
 
@@ -35,40 +32,42 @@ class AuthorityService:
         self._audit = audit
         self._clock = clock
 
-    def revoke(self, peer: Peer, request: RevokeRequest) -> RevocationView:
-        by, now = f"uid {peer.uid}", self._clock()
+    def revoke(self, context: Context, request: RevokeRequest) -> RevocationView:
+        by, now = context.by, self._clock()
         if request.token is not None:
-            made = self._authority.revoke_token(request.token, peer.tenant, by, request.reason, now)
+            made = self._authority.revoke_token(
+                request.token, context.peer.tenant, by, request.reason, now
+            )
         else:
-            operator(peer, "revoke by a block's id; give the token")
+            context.operators_only("revoke by a block's id; give the token")
             made = self._authority.revoke_block(request.block or "", by, request.reason, now)
         detail = {"block": made.block, "reason": made.reason}
-        self._note(peer, AuditKind.CAPABILITY_REVOKED, detail)
+        self._note(context, AuditKind.CAPABILITY_REVOKED, detail)
         return _view(made)
 
-    def revocations(self, peer: Peer) -> RevocationList:
-        operator(peer, "list revocations")
+    def revocations(self, context: Context) -> RevocationList:
+        context.operators_only("list revocations")
         found = [_view(made) for made in self._authority.revocations()]
         return RevocationList(revocations=found)
 
-    def keys(self, peer: Peer) -> KeyList:
-        operator(peer, "list keys")
+    def keys(self, context: Context) -> KeyList:
+        context.operators_only("list keys")
         return self._listed()
 
-    def rotate(self, peer: Peer) -> KeyList:
-        operator(peer, "rotate keys")
-        self._note(peer, AuditKind.KEY_ROTATED, {"kid": self._authority.rotate()})
+    def rotate(self, context: Context) -> KeyList:
+        context.operators_only("rotate keys")
+        self._note(context, AuditKind.KEY_ROTATED, {"kid": self._authority.rotate()})
         return self._listed()
 
-    def retire(self, peer: Peer, request: RetireRequest) -> KeyList:
-        operator(peer, "retire keys")
+    def retire(self, context: Context, request: RetireRequest) -> KeyList:
+        context.operators_only("retire keys")
         self._authority.retire(request.kid, force=request.force)
-        detail = {"kid": request.kid, "force": request.force}
-        self._note(peer, AuditKind.KEY_RETIRED, detail)
+        detail: Detail = {"kid": request.kid, "force": request.force}
+        self._note(context, AuditKind.KEY_RETIRED, detail)
         return self._listed()
 
-    def _note(self, peer: Peer, kind: AuditKind, detail: Mapping[str, object]) -> None:
-        self._audit.note(kind, Acting(f"uid {peer.uid}"), tenant=peer.tenant, detail=detail)
+    def _note(self, context: Context, kind: AuditKind, detail: Detail) -> None:
+        self._audit.note(kind, context.who, tenant=context.peer.tenant, detail=detail)
 
     def _listed(self) -> KeyList:
         return KeyList(
@@ -77,12 +76,6 @@ class AuthorityService:
                 for use in self._authority.key_uses()
             ]
         )
-
-
-def operator(peer: Peer, what: str) -> None:
-    """Raises Failure(peer_not_allowed) for everybody else."""
-    if peer.role is not Role.OPERATOR:
-        raise failure(Code.PEER_NOT_ALLOWED, f"only an operator may {what}", rule="peer.role")
 
 
 def _view(made: Revocation) -> RevocationView:

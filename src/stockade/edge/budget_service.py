@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 
-from stockade.edge.authority_service import operator
 from stockade.edge.budget_wire import (
     ApprovalDecision,
     ApprovalList,
@@ -18,7 +17,7 @@ from stockade.edge.budget_wire import (
     Left,
     SpendReport,
 )
-from stockade.edge.exchange import Peer
+from stockade.edge.service import Context
 from stockade.flow.approvals import Approvals
 from stockade.flow.auditing import Auditor
 from stockade.flow.authority import Authority
@@ -26,7 +25,7 @@ from stockade.flow.holding import not_granted
 from stockade.flow.leases import Leases
 from stockade.flow.spending import Spending
 from stockade.terms.approval import ApprovalRecord
-from stockade.terms.audit import Acting, AuditKind
+from stockade.terms.audit import AuditKind
 from stockade.terms.base import MAX_INTEGER
 from stockade.terms.fault import Code, failure
 from stockade.terms.ports import Clock
@@ -53,13 +52,14 @@ class BudgetService:
         self._audit = audit
         self._clock = clock
 
-    def spend(self, peer: Peer, token: str | None, lease: str | None) -> SpendReport:
+    def spend(self, context: Context, lease: str | None) -> SpendReport:
+        tenant, token = context.peer.tenant, context.token
         if lease is not None:
-            token = self._leases.own_token(self._leases.show(peer.tenant, lease))
+            token = self._leases.own_token(self._leases.show(tenant, lease))
         if token is None:
             raise failure(Code.TOKEN_MISSING, "send a capability, or name a lease")
         permit = self._authority.verify(token, self._clock())
-        if peer.tenant not in (None, permit.tenant):
+        if tenant not in (None, permit.tenant):
             raise not_granted()
         left: dict[str, int | None] = dict.fromkeys(COMPONENTS)
         blocks: list[BlockSpend] = []
@@ -76,23 +76,24 @@ class BudgetService:
             )
         return SpendReport(left=Left(**left), blocks=blocks)
 
-    def approvals(self, peer: Peer) -> ApprovalList:
-        operator(peer, "list requests for approval")
+    def approvals(self, context: Context) -> ApprovalList:
+        context.operators_only("list requests for approval")
         return ApprovalList(approvals=[_view(record) for record in self._approvals.list()])
 
-    def approval(self, peer: Peer, approval_id: str) -> ApprovalView:
-        operator(peer, "see a request for approval")
+    def approval(self, context: Context, approval_id: str) -> ApprovalView:
+        context.operators_only("see a request for approval")
         return _view(self._approvals.show(approval_id))
 
     def decide(
-        self, peer: Peer, approval_id: str, request: ApprovalDecision, *, granted: bool
+        self, context: Context, approval_id: str, request: ApprovalDecision, *, granted: bool
     ) -> ApprovalView:
-        operator(peer, "decide a request for approval")
-        by = f"uid {peer.uid}"
-        made = self._approvals.decide(approval_id, granted=granted, by=by, reason=request.reason)
+        context.operators_only("decide a request for approval")
+        made = self._approvals.decide(
+            approval_id, granted=granted, by=context.by, reason=request.reason
+        )
         self._audit.note(
             AuditKind.APPROVAL_GRANTED if granted else AuditKind.APPROVAL_DENIED,
-            Acting(by),
+            context.who,
             tenant=made.tenant,
             lease_id=made.lease_id,
             tool=made.tool,

@@ -18,7 +18,8 @@ from stockade.edge.claim_wire import (
     SettleAs,
     SettleRequest,
 )
-from stockade.edge.exchange import Peer, Role
+from stockade.edge.exchange import Role
+from stockade.edge.service import Context
 from stockade.flow.authority import Authority
 from stockade.flow.leases import Leases
 from stockade.flow.settlement import Settlement
@@ -43,18 +44,20 @@ class ClaimService:
         self._authority = authority
         self._clock = clock
 
-    def calls(self, peer: Peer, query: CallsQuery) -> CallList:
-        lease = None if query.lease is None else self._leases.show(peer.tenant, query.lease).id
-        found = self._settlement.list(peer.tenant, lease, in_doubt=query.in_doubt == "true")
+    def calls(self, context: Context, query: CallsQuery) -> CallList:
+        lease = (
+            None if query.lease is None else self._leases.show(context.peer.tenant, query.lease).id
+        )
+        found = self._settlement.list(context.peer.tenant, lease, in_doubt=query.in_doubt == "true")
         return CallList(calls=[CallView.model_validate(_view(record)) for record in found])
 
-    def call_record(self, peer: Peer, token: str | None, claim_id: str) -> CallRecord:
-        found = self._settlement.show(peer.tenant, claim_id)
-        if token is not None:
-            permit = self._authority.verify(token, self._clock())
+    def call_record(self, context: Context, claim_id: str) -> CallRecord:
+        found = self._settlement.show(context.peer.tenant, claim_id)
+        if context.token is not None:
+            permit = self._authority.verify(context.token, self._clock())
             if not may_see(permit, found.chain):
                 raise failure(Code.RIGHT_NOT_GRANTED, "the call has run under another capability")
-        elif peer.role is not Role.OPERATOR:
+        elif context.peer.role is not Role.OPERATOR:
             raise failure(Code.TOKEN_MISSING, "show the capability that the call ran under")
         return _record(found)
 
@@ -67,12 +70,12 @@ class ClaimService:
         if chain is None or not may_see(permit, chain):
             raise failure(Code.NOT_FOUND, f"there is no artifact {artifact_id}")
 
-    def settle(self, peer: Peer, claim_id: str, request: SettleRequest) -> CallView:
+    def settle(self, context: Context, claim_id: str, request: SettleRequest) -> CallView:
         settled = self._settlement.settle(
-            peer.tenant,
+            context.peer.tenant,
             claim_id,
             completed=request.settle_as is SettleAs.COMPLETED,
-            by=f"uid {peer.uid}",
+            by=context.by,
             reason=request.reason,
         )
         return CallView.model_validate(_view(settled))

@@ -19,7 +19,7 @@ from stockade.edge.authority_service import AuthorityService
 from stockade.edge.budget_service import BudgetService
 from stockade.edge.claim_service import ClaimService
 from stockade.edge.doctor import doctor_report
-from stockade.edge.lease_service import LeaseService, token_of
+from stockade.edge.lease_service import LeaseService
 from stockade.edge.secret_service import SecretService
 from stockade.edge.server.config import Defaults
 from stockade.edge.service import Context
@@ -123,7 +123,7 @@ class FlowService:
                 turn=request.turn,
                 call_id=request.call_id,
                 tenant=context.peer.tenant,
-                token=token_of(context),
+                token=context.call_token(),
                 idempotency_key=request.idempotency_key,
                 who=context.who,
                 mark=context.watch.mark,
@@ -143,7 +143,7 @@ class FlowService:
                 turn=request.turn,
                 call_id=request.call_id,
                 tenant=context.peer.tenant,
-                token=token_of(context),
+                token=context.call_token(),
                 tee=tee,
                 stdin=stdin,
                 idempotency_key=request.idempotency_key,
@@ -212,7 +212,7 @@ class FlowService:
     def _permitted(self, context: Context, lease: str) -> tuple[LeaseRecord, Permit]:
         """The lease, if the peer and its token may use it now."""
         record = self._parts.leases.show(context.peer.tenant, lease)
-        token = token_of(context)
+        token = context.call_token()
         permit = self._verify(self._parts.leases.own_token(record) if token is None else token)
         return self._parts.leases.admit(record.id, permit), permit
 

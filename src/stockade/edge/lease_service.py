@@ -36,7 +36,6 @@ from stockade.flow.leases import Leases
 from stockade.flow.secrets import Secrets
 from stockade.terms.audit import AuditKind
 from stockade.terms.call import Permit
-from stockade.terms.fault import Code, failure
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.ports import Clock
 from stockade.terms.result import EngineRef, ExportData, LeaseData, ToolResult, Warning
@@ -80,7 +79,7 @@ class LeaseService:
     def create(self, context: Context, request: LeaseCreate) -> LeaseReply:
         started = self._clock()
         over_another = request.share is not None or request.fork is not None
-        token = token_of(context) if over_another else context.token
+        token = context.call_token() if over_another else context.token
         grant = None if over_another or token is not None else self._defaults.grant
         wanted = check(
             LeaseRequest,
@@ -200,10 +199,3 @@ class LeaseService:
             engine=self._engine,
             version=self._version,
         )
-
-
-def token_of(context: Context) -> str | None:
-    """Raises Failure(token_missing) unless the peer may do without."""
-    if context.token is None and not context.peer.own:
-        raise failure(Code.TOKEN_MISSING, "this user's calls need the lease's token")
-    return context.token

@@ -15,7 +15,7 @@ LINES_TYPE = "application/x-ndjson"
 
 
 def status(inbound: Inbound) -> Response:
-    return reply(inbound.service.audit.status(inbound.context.peer))
+    return reply(inbound.service.audit.status(inbound.context))
 
 
 def records(inbound: Inbound) -> Response:
@@ -23,7 +23,7 @@ def records(inbound: Inbound) -> Response:
         RecordsQuery, {name: _value(name, text) for name, text in inbound.request.query.items()}
     )
 
-    chunks = inbound.service.audit.records(inbound.context.peer, query)
+    chunks = inbound.service.audit.records(inbound.context, query)
 
     def produce(write: Write) -> None:
         for chunk in chunks:
@@ -34,12 +34,12 @@ def records(inbound: Inbound) -> Response:
 
 
 def show(inbound: Inbound) -> Response:
-    return reply(inbound.service.audit.show(inbound.context.peer, inbound.params["call"]))
+    return reply(inbound.service.audit.show(inbound.context, inbound.params["call"]))
 
 
 def seal(inbound: Inbound) -> Response:
     read_body(Empty, inbound.request.body)
-    return reply(inbound.service.audit.seal(inbound.context.peer))
+    return reply(inbound.service.audit.seal(inbound.context))
 
 
 def exported(inbound: Inbound) -> Response:

@@ -11,25 +11,25 @@ from stockade.edge.wire import Empty
 
 def revoke(inbound: Inbound) -> Response:
     request = read_body(RevokeRequest, inbound.request.body)
-    return reply(inbound.service.authority.revoke(inbound.context.peer, request))
+    return reply(inbound.service.authority.revoke(inbound.context, request))
 
 
 def revocations(inbound: Inbound) -> Response:
-    return reply(inbound.service.authority.revocations(inbound.context.peer))
+    return reply(inbound.service.authority.revocations(inbound.context))
 
 
 def keys(inbound: Inbound) -> Response:
-    return reply(inbound.service.authority.keys(inbound.context.peer))
+    return reply(inbound.service.authority.keys(inbound.context))
 
 
 def rotate(inbound: Inbound) -> Response:
     read_body(Empty, inbound.request.body)
-    return reply(inbound.service.authority.rotate(inbound.context.peer))
+    return reply(inbound.service.authority.rotate(inbound.context))
 
 
 def retire(inbound: Inbound) -> Response:
     request = read_body(RetireRequest, inbound.request.body)
-    return reply(inbound.service.authority.retire(inbound.context.peer, request))
+    return reply(inbound.service.authority.retire(inbound.context, request))
 
 
 ROUTES = (

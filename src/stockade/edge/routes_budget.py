@@ -12,16 +12,15 @@ from stockade.edge.wire import SpendQuery
 def spend(inbound: Inbound) -> Response:
     """Of the capability that came, or of a lease's where the query names one."""
     query = check(SpendQuery, dict(inbound.request.query))
-    context = inbound.context
-    return reply(inbound.service.budgets.spend(context.peer, context.token, query.lease))
+    return reply(inbound.service.budgets.spend(inbound.context, query.lease))
 
 
 def approvals(inbound: Inbound) -> Response:
-    return reply(inbound.service.budgets.approvals(inbound.context.peer))
+    return reply(inbound.service.budgets.approvals(inbound.context))
 
 
 def approval(inbound: Inbound) -> Response:
-    return reply(inbound.service.budgets.approval(inbound.context.peer, inbound.params["id"]))
+    return reply(inbound.service.budgets.approval(inbound.context, inbound.params["id"]))
 
 
 def grant(inbound: Inbound) -> Response:
@@ -34,8 +33,8 @@ def deny(inbound: Inbound) -> Response:
 
 def _decide(inbound: Inbound, *, granted: bool) -> Response:
     request = read_body(ApprovalDecision, inbound.request.body)
-    peer, wanted = inbound.context.peer, inbound.params["id"]
-    return reply(inbound.service.budgets.decide(peer, wanted, request, granted=granted))
+    context, wanted = inbound.context, inbound.params["id"]
+    return reply(inbound.service.budgets.decide(context, wanted, request, granted=granted))
 
 
 ROUTES = (

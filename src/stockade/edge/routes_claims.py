@@ -10,18 +10,16 @@ from stockade.edge.routing import Inbound, Route, reply
 
 def calls(inbound: Inbound) -> Response:
     query = check(CallsQuery, dict(inbound.request.query))
-    return reply(inbound.service.claims.calls(inbound.context.peer, query))
+    return reply(inbound.service.claims.calls(inbound.context, query))
 
 
 def call_record(inbound: Inbound) -> Response:
-    context, wanted = inbound.context, inbound.params["id"]
-    return reply(inbound.service.claims.call_record(context.peer, context.token, wanted))
+    return reply(inbound.service.claims.call_record(inbound.context, inbound.params["id"]))
 
 
 def settle(inbound: Inbound) -> Response:
     request = read_body(SettleRequest, inbound.request.body)
-    peer, wanted = inbound.context.peer, inbound.params["id"]
-    return reply(inbound.service.claims.settle(peer, wanted, request))
+    return reply(inbound.service.claims.settle(inbound.context, inbound.params["id"], request))
 
 
 ROUTES = (

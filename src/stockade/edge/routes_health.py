@@ -12,7 +12,7 @@ from stockade.edge.wire import Ready
 
 
 def metrics(inbound: Inbound) -> Response:
-    text, content_type = inbound.service.watching.metrics(inbound.context.peer)
+    text, content_type = inbound.service.watching.metrics(inbound.context)
     return Response(200, text, content_type)
 
 

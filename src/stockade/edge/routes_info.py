@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stockade.edge.bodies import check, read_body
-from stockade.edge.exchange import BYTES_TYPE, Response, Role
+from stockade.edge.exchange import BYTES_TYPE, Response
 from stockade.edge.routing import Inbound, Lane, Route, reply
 from stockade.edge.toolbox import tool_list
 from stockade.edge.wire import ArtifactRange, Health, MintRequest
@@ -38,10 +38,7 @@ def tools(inbound: Inbound) -> Response:
 
 def mint(inbound: Inbound) -> Response:
     request = read_body(MintRequest, inbound.request.body)
-    if inbound.context.peer.role is not Role.OPERATOR:
-        raise failure(
-            Code.PEER_NOT_ALLOWED, "only an operator may mint capabilities", rule="peer.role"
-        )
+    inbound.context.operators_only("mint capabilities")
     return reply(inbound.service.mint(inbound.context, request))
 
 

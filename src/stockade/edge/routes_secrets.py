@@ -10,21 +10,18 @@ from stockade.edge.secret_wire import SecretAdd, SecretRemove
 
 def add(inbound: Inbound) -> Response:
     request = read_body(SecretAdd, inbound.request.body)
-    context = inbound.context
-    secrets = inbound.service.secrets
-    return reply(secrets.add(context.peer, context.token, inbound.params["lease"], request))
+    lease = inbound.params["lease"]
+    return reply(inbound.service.secrets.add(inbound.context, lease, request))
 
 
 def list_all(inbound: Inbound) -> Response:
-    context = inbound.context
-    return reply(inbound.service.secrets.list(context.peer, context.token, inbound.params["lease"]))
+    return reply(inbound.service.secrets.list(inbound.context, inbound.params["lease"]))
 
 
 def remove(inbound: Inbound) -> Response:
     request = read_body(SecretRemove, inbound.request.body)
-    context = inbound.context
-    secrets = inbound.service.secrets
-    return reply(secrets.remove(context.peer, context.token, inbound.params["lease"], request))
+    lease = inbound.params["lease"]
+    return reply(inbound.service.secrets.remove(inbound.context, lease, request))
 
 
 ROUTES = (

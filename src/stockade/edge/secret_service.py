@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
 
-from stockade.edge.exchange import Peer
 from stockade.edge.secret_wire import SecretAdd, SecretList, SecretRemove, SecretView
+from stockade.edge.service import Context
 from stockade.flow.auditing import Auditor
 from stockade.flow.authority import Authority
 from stockade.flow.holding import check_owner
 from stockade.flow.leases import Leases
 from stockade.flow.secrets import Secrets
-from stockade.terms.audit import Acting, AuditKind
+from stockade.terms.audit import AuditKind, Detail
 from stockade.terms.fault import Code, failure
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.ports import Clock
@@ -43,8 +42,8 @@ class SecretService:
         self._leases = leases
         self._clock = clock
 
-    def add(self, peer: Peer, token: str | None, lease: str, request: SecretAdd) -> SecretView:
-        record = self._owned(peer, token, lease)
+    def add(self, context: Context, lease: str, request: SecretAdd) -> SecretView:
+        record = self._owned(context, lease)
         try:
             value = base64.b64decode(request.value_base64, validate=True)
         except (binascii.Error, ValueError):
@@ -54,29 +53,32 @@ class SecretService:
             ) from None
         used = not request.redact_only
         added = _view(self._secrets.add(record, request.name, value, in_environment=used))
-        detail: dict[str, str | bool] = {"name": added.name, "redact_only": added.redact_only}
-        self._note(peer, AuditKind.SECRET_ADDED, record, detail)
+        detail: Detail = {"name": added.name, "redact_only": added.redact_only}
+        self._note(context, AuditKind.SECRET_ADDED, record, detail)
         return added
 
-    def list(self, peer: Peer, token: str | None, lease: str) -> SecretList:
-        return self._listed(self._owned(peer, token, lease))
+    def list(self, context: Context, lease: str) -> SecretList:
+        return self._listed(self._owned(context, lease))
 
-    def remove(
-        self, peer: Peer, token: str | None, lease: str, request: SecretRemove
-    ) -> SecretList:
-        record = self._owned(peer, token, lease)
+    def remove(self, context: Context, lease: str, request: SecretRemove) -> SecretList:
+        record = self._owned(context, lease)
         self._secrets.remove(record, request.name)
-        self._note(peer, AuditKind.SECRET_REMOVED, record, {"name": request.name})
+        self._note(context, AuditKind.SECRET_REMOVED, record, {"name": request.name})
         return self._listed(record)
 
     def _note(
-        self, peer: Peer, kind: AuditKind, record: LeaseRecord, detail: Mapping[str, str | bool]
+        self,
+        context: Context,
+        kind: AuditKind,
+        record: LeaseRecord,
+        detail: Detail,
     ) -> None:
-        self._audit.note_of_lease(kind, Acting(f"uid {peer.uid}"), record, detail=detail)
+        self._audit.note_of_lease(kind, context.who, record, detail=detail)
 
-    def _owned(self, peer: Peer, token: str | None, lease: str) -> LeaseRecord:
+    def _owned(self, context: Context, lease: str) -> LeaseRecord:
+        token = context.token
         holder = None if token is None else self._authority.verify(token, self._clock())
-        record = self._leases.show(peer.tenant, lease)
+        record = self._leases.show(context.peer.tenant, lease)
         check_owner(record, holder)
         return record
 

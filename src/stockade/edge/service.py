@@ -32,7 +32,7 @@ from stockade.edge.budget_wire import (
     SpendReport,
 )
 from stockade.edge.claim_wire import CallList, CallRecord, CallsQuery, CallView, SettleRequest
-from stockade.edge.exchange import Peer, Write
+from stockade.edge.exchange import Peer, Role, Write
 from stockade.edge.secret_wire import SecretAdd, SecretList, SecretRemove, SecretView
 from stockade.edge.watching import UNWATCHED, CallWatch
 from stockade.edge.wire import (
@@ -50,7 +50,7 @@ from stockade.edge.wire import (
     RunRequest,
 )
 from stockade.terms.audit import Acting
-from stockade.terms.fault import Fault
+from stockade.terms.fault import Code, Fault, failure
 from stockade.terms.ports import Tee
 from stockade.terms.result import ToolResult
 
@@ -67,55 +67,71 @@ class Context:
     watch: CallWatch = UNWATCHED
 
     @property
+    def by(self) -> str:
+        """Who asks, in a word that is kept."""
+        return f"uid {self.peer.uid}"
+
+    @property
     def who(self) -> Acting:
         """As the audit names them."""
-        return Acting(f"uid {self.peer.uid}", self.request_id, self.client, self.model)
+        return Acting(self.by, self.request_id, self.client, self.model)
+
+    def operators_only(self, what: str) -> None:
+        """Raises Failure(peer_not_allowed) for everybody else."""
+        if self.peer.role is not Role.OPERATOR:
+            raise failure(Code.PEER_NOT_ALLOWED, f"only an operator may {what}", rule="peer.role")
+
+    def call_token(self) -> str | None:
+        """Raises Failure(token_missing) unless the peer may do without."""
+        if self.token is None and not self.peer.own:
+            raise failure(Code.TOKEN_MISSING, "this user's calls need the lease's token")
+        return self.token
 
 
 class AuditVerbs(Protocol):
     """The audit. Each method knows itself who may call it."""
 
-    def status(self, peer: Peer) -> AuditStatus: ...
-    def records(self, peer: Peer, query: RecordsQuery) -> Iterator[bytes]:
+    def status(self, context: Context) -> AuditStatus: ...
+    def records(self, context: Context, query: RecordsQuery) -> Iterator[bytes]:
         """Records as lines, some at a time. Refuses before the first."""
 
-    def show(self, peer: Peer, call: str) -> AuditRecords: ...
+    def show(self, context: Context, call: str) -> AuditRecords: ...
     def refused(self, who: Acting, peer: Peer | None, what: str, fault: Fault) -> None:
         """Record that a request was denied. Never raises Failure."""
 
-    def seal(self, peer: Peer) -> AuditStatus: ...
+    def seal(self, context: Context) -> AuditStatus: ...
     def exported(self, context: Context, request: ExportedRequest) -> AuditStatus: ...
 
 
 class BudgetVerbs(Protocol):
     """Budgets and approvals. Each method knows itself who may call it."""
 
-    def spend(self, peer: Peer, token: str | None, lease: str | None) -> SpendReport:
-        """Of `lease`'s capability where one is named, else of `token`."""
+    def spend(self, context: Context, lease: str | None) -> SpendReport:
+        """Of `lease`'s capability where one is named, else of the one that came."""
 
-    def approvals(self, peer: Peer) -> ApprovalList: ...
-    def approval(self, peer: Peer, approval_id: str) -> ApprovalView: ...
+    def approvals(self, context: Context) -> ApprovalList: ...
+    def approval(self, context: Context, approval_id: str) -> ApprovalView: ...
     def decide(
-        self, peer: Peer, approval_id: str, request: ApprovalDecision, *, granted: bool
+        self, context: Context, approval_id: str, request: ApprovalDecision, *, granted: bool
     ) -> ApprovalView: ...
 
 
 class ClaimVerbs(Protocol):
     """Calls that were made. Each method knows itself who may see and settle which."""
 
-    def calls(self, peer: Peer, query: CallsQuery) -> CallList: ...
-    def call_record(self, peer: Peer, token: str | None, claim_id: str) -> CallRecord: ...
-    def settle(self, peer: Peer, claim_id: str, request: SettleRequest) -> CallView: ...
+    def calls(self, context: Context, query: CallsQuery) -> CallList: ...
+    def call_record(self, context: Context, claim_id: str) -> CallRecord: ...
+    def settle(self, context: Context, claim_id: str, request: SettleRequest) -> CallView: ...
 
 
 class AuthorityVerbs(Protocol):
     """Keys and revocation. Each method knows itself who may call it."""
 
-    def revoke(self, peer: Peer, request: RevokeRequest) -> RevocationView: ...
-    def revocations(self, peer: Peer) -> RevocationList: ...
-    def keys(self, peer: Peer) -> KeyList: ...
-    def rotate(self, peer: Peer) -> KeyList: ...
-    def retire(self, peer: Peer, request: RetireRequest) -> KeyList: ...
+    def revoke(self, context: Context, request: RevokeRequest) -> RevocationView: ...
+    def revocations(self, context: Context) -> RevocationList: ...
+    def keys(self, context: Context) -> KeyList: ...
+    def rotate(self, context: Context) -> KeyList: ...
+    def retire(self, context: Context, request: RetireRequest) -> KeyList: ...
 
 
 class LeaseVerbs(Protocol):
@@ -135,17 +151,15 @@ class LeaseVerbs(Protocol):
 class SecretVerbs(Protocol):
     """Registered secrets of leases. A value goes in and never comes out."""
 
-    def add(self, peer: Peer, token: str | None, lease: str, request: SecretAdd) -> SecretView: ...
-    def list(self, peer: Peer, token: str | None, lease: str) -> SecretList: ...
-    def remove(
-        self, peer: Peer, token: str | None, lease: str, request: SecretRemove
-    ) -> SecretList: ...
+    def add(self, context: Context, lease: str, request: SecretAdd) -> SecretView: ...
+    def list(self, context: Context, lease: str) -> SecretList: ...
+    def remove(self, context: Context, lease: str, request: SecretRemove) -> SecretList: ...
 
 
 class WatchVerbs(Protocol):
     """Figures and readiness."""
 
-    def metrics(self, peer: Peer) -> tuple[bytes, str]:
+    def metrics(self, context: Context) -> tuple[bytes, str]:
         """Text and its type. Knows itself who may read it."""
 
     def not_ready(self) -> Sequence[str]:

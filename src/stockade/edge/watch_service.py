@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stockade.edge.authority_service import operator
-from stockade.edge.exchange import Peer
 from stockade.edge.gauges import Gauge
+from stockade.edge.service import Context
 from stockade.edge.tally import Tally
 from stockade.flow.readiness import Readiness
 
@@ -19,8 +18,8 @@ class WatchService:
         self._gauges = gauges
         self._readiness = readiness
 
-    def metrics(self, peer: Peer) -> tuple[bytes, str]:
-        operator(peer, "read the figures of the daemon")
+    def metrics(self, context: Context) -> tuple[bytes, str]:
+        context.operators_only("read the figures of the daemon")
         from stockade.edge.exposition import CONTENT_TYPE, text
 
         return text(self._tally, self._gauges), CONTENT_TYPE

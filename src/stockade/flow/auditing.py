@@ -11,10 +11,10 @@ and drops what is exported and old. It is called by the sweeper's thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Final, TypedDict, Unpack, cast
 
 from stockade.decide.chain import CLOSED, closes
 from stockade.flow.call_events import (
@@ -28,7 +28,7 @@ from stockade.flow.call_events import (
 )
 from stockade.flow.claims import DAEMON
 from stockade.flow.refusals import Counted, Refusals
-from stockade.terms.audit import Acting, AuditEvent, AuditKind, AuditLog, Checkpoint, Head
+from stockade.terms.audit import Acting, AuditEvent, AuditKind, AuditLog, Checkpoint, Detail, Head
 from stockade.terms.claim import ClaimRecord, ClaimState
 from stockade.terms.fault import Failure, Fault
 from stockade.terms.lease import LeaseRecord
@@ -46,6 +46,26 @@ class AuditSettings:
     checkpoint_s: int = 60
     checkpoint_records: int = 1000
     keep_s: int = 7 * 24 * 3600
+
+
+class NotedOfLease(TypedDict, total=False):
+    """What an event that is no call says beside its lease, as in `AuditEvent`."""
+
+    turn: int | None
+    call_id: str | None
+    chain: tuple[str, ...]
+    detail: Detail
+
+
+class Noted(NotedOfLease, total=False):
+    tenant: str | None
+    trajectory: str
+    lease_id: str
+    generation: int
+    tool: str
+    status: str
+    code: str
+    rule: str | None
 
 
 class Auditor:
@@ -130,20 +150,12 @@ class Auditor:
         except Failure as failed:
             _log.error("a refusal could not be recorded: %s", failed)
 
-    def note(self, kind: AuditKind, who: Acting, **values: object) -> Head:
-        """Any other event; `values` are fields of `AuditEvent`."""
-        event = AuditEvent(
-            kind=kind,
-            at_ms=self._now_ms(),
-            actor=who.actor,
-            request_id=who.request_id,
-            client=who.client,
-            model=who.model,
-        )
-        return self.log.write(self._hidden(replace(event, **values)))  # type: ignore[arg-type]
+    def note(self, kind: AuditKind, who: Acting, **said: Unpack[Noted]) -> Head:
+        """Any other event."""
+        return self.log.write(self._hidden(self._event(kind, who, **said)))
 
     def note_of_lease(
-        self, kind: AuditKind, who: Acting, record: LeaseRecord, **values: object
+        self, kind: AuditKind, who: Acting, record: LeaseRecord, **said: Unpack[NotedOfLease]
     ) -> Head:
         """`note` with the lease's names. Before the effect, wherever what can't be recorded must
         not be done."""
@@ -154,7 +166,7 @@ class Auditor:
             trajectory=record.trajectory,
             lease_id=record.id,
             generation=record.generation,
-            **values,
+            **said,
         )
 
     @contextmanager
@@ -165,13 +177,7 @@ class Auditor:
 
     def exported(self, through: int, who: Acting) -> None:
         """Raises Failure(invalid_argument)."""
-        event = AuditEvent(
-            AuditKind.AUDIT_EXPORTED,
-            self._now_ms(),
-            actor=who.actor,
-            request_id=who.request_id,
-            detail={"through": through},
-        )
+        event = self._event(AuditKind.AUDIT_EXPORTED, who, detail={"through": through})
         self.log.exported(through, event)
 
     def start(self, version: str, instance: str, kept: Checkpoint | None) -> None:
@@ -210,9 +216,7 @@ class Auditor:
         now = self._clock()
         self._signed(now, self.log.seal(int(now * 1000)))
 
-    def _write_signed(
-        self, kind: AuditKind, detail: Mapping[str, int | str | bool], *, last: bool = False
-    ) -> None:
+    def _write_signed(self, kind: AuditKind, detail: Detail, *, last: bool = False) -> None:
         now = self._clock()
         at_ms = int(now * 1000)
         event = AuditEvent(kind, at_ms, detail=detail)
@@ -241,6 +245,17 @@ class Auditor:
         except Exception as error:
             _log.error("upkeep of the audit failed, to be repeated: %s", error)
 
+    def _event(self, kind: AuditKind, who: Acting, **said: Unpack[Noted]) -> AuditEvent:
+        event = AuditEvent(
+            kind=kind,
+            at_ms=self._now_ms(),
+            actor=who.actor,
+            request_id=who.request_id,
+            client=who.client,
+            model=who.model,
+        )
+        return replace(event, **said)
+
     def _hidden(self, event: AuditEvent) -> AuditEvent:
         """What a person or a path says may hold a secret, as arguments may."""
         if event.detail is None:
@@ -249,8 +264,9 @@ class Auditor:
         if not hidden:
             return event
         # As it was, with other texts in it.
-        clean = cast(Mapping[str, int | str | bool | Sequence[str]], detail)
-        return replace(event, detail=clean, redactions=(event.redactions or 0) + hidden)
+        return replace(
+            event, detail=cast(Detail, detail), redactions=(event.redactions or 0) + hidden
+        )
 
     def _write_counts(self, *, all_: bool) -> None:
         for counted in self._refusals.take(self._clock(), all_=all_):

@@ -26,6 +26,8 @@ Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Whole = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 Origin = Annotated[str, StringConstraints(pattern=ORIGIN_PATTERN)]
 DetailValue = int | str | bool | list[str]
+# Of an event, whose lists need not be lists.
+Detail = Mapping[str, int | str | bool | Sequence[str]]
 
 
 class AuditKind(StrEnum):
@@ -121,7 +123,7 @@ class AuditEvent:
     rule: str | None = None
     result_digest: str | None = None
     usage: AuditUsage | None = None
-    detail: Mapping[str, int | str | bool | Sequence[str]] | None = None
+    detail: Detail | None = None
 
 
 class RecordUsage(Model):

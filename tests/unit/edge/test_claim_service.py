@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,15 @@ import pytest
 from stockade.edge.claim_service import ClaimService
 from stockade.edge.claim_wire import CallsQuery, SettleRequest
 from stockade.edge.exchange import Peer, Role
+from stockade.edge.service import Context
 from stockade.terms.fault import Code
 from stockade.testing.fake_engine import Script
 from stockade.testing.house import TENANT, code_of, open_house
 from tests.unit.flow.test_pipeline import Line, make_line
 
-OPERATOR = Peer(0, None, Role.OPERATOR, own=False)
-MINE = Peer(7, TENANT, Role.TENANT, own=False)
-OTHER = Peer(8, "other", Role.TENANT, own=False)
+OPERATOR = Context("rq_1", Peer(0, None, Role.OPERATOR, own=False), None)
+MINE = Context("rq_2", Peer(7, TENANT, Role.TENANT, own=False), None)
+OTHER = Context("rq_3", Peer(8, "other", Role.TENANT, own=False), None)
 
 
 @pytest.fixture
@@ -53,14 +55,19 @@ def test_lists_are_of_the_own_tenant(line: Line, service: ClaimService) -> None:
 def test_what_it_printed_is_for_who_could_have_read_it(line: Line, service: ClaimService) -> None:
     wanted, token = only(service), line.record.token
     narrower = line.narrowed(tools=("file_view",))
-    for peer, shown in ((OPERATOR, None), (OPERATOR, token), (MINE, token)):
-        record = service.call_record(peer, shown, wanted)
+    for context in (OPERATOR, replace(OPERATOR, token=token), replace(MINE, token=token)):
+        record = service.call_record(context, wanted)
         assert record.result is not None
         assert record.result.stdout is not None
         assert record.result.stdout.text == "secret"
-    assert code_of(lambda: service.call_record(MINE, None, wanted)) is Code.TOKEN_MISSING
-    assert code_of(lambda: service.call_record(MINE, narrower, wanted)) is Code.RIGHT_NOT_GRANTED
-    assert code_of(lambda: service.call_record(OTHER, token, wanted)) is Code.NOT_FOUND
+    assert code_of(lambda: service.call_record(MINE, wanted)) is Code.TOKEN_MISSING
+    assert (
+        code_of(lambda: service.call_record(replace(MINE, token=narrower), wanted))
+        is Code.RIGHT_NOT_GRANTED
+    )
+    assert (
+        code_of(lambda: service.call_record(replace(OTHER, token=token), wanted)) is Code.NOT_FOUND
+    )
 
 
 def test_a_tenant_settles_its_own(service: ClaimService) -> None:

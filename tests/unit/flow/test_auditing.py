@@ -20,7 +20,7 @@ from stockade.flow.auditing import Auditor, AuditSettings
 from stockade.flow.pipeline import Pipeline, ToolRequest
 from stockade.flow.refusals import BURST, COUNTED_S
 from stockade.host.cancel import EventfdCancel
-from stockade.terms.audit import Acting, AuditEvent, AuditKind, AuditRecord, Checkpoint
+from stockade.terms.audit import Acting, AuditEvent, AuditKind, AuditRecord, Checkpoint, Detail
 from stockade.terms.claim import ClaimState
 from stockade.terms.fault import Code, Fault, Status
 from stockade.terms.result import ToolResult
@@ -337,7 +337,7 @@ def test_what_a_person_says_is_shown_without_secrets(line: Line) -> None:
 
 
 def test_a_detail_is_redacted_as_arguments_are(line: Line) -> None:
-    detail = {"path": "/workspace/hunter2", "number": 1, "cut": ["hunter2"]}
+    detail: Detail = {"path": "/workspace/hunter2", "number": 1, "cut": ["hunter2"]}
     line.audit.note(AuditKind.FILE_READ, WHO, lease_id=line.lease, detail=detail)
     (record,) = line.records()
     assert record.detail == {"path": "/workspace/[secret]", "number": 1, "cut": ["[secret]"]}
