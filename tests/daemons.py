@@ -8,15 +8,12 @@ until a deadline.
 from __future__ import annotations
 
 import ctypes
-import http.client
-import json
 import os
 import platform
 import secrets
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,9 +28,10 @@ from stockade.edge.client.results import Result
 from stockade.edge.client.sdk import Stockade
 from stockade.host import cgroup
 from stockade.terms.result import Error, ToolResult
+from tests import raw
 
 PROGRAM: Final = str(Path(sys.executable).with_name("stockade"))
-WAIT_S: Final = 40.0  # both processors may be busy with other suites
+WAIT_S: Final = raw.WAIT_S
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _KEEP: Final = ctypes.c_uint(0xFFFFFFFF)
 
@@ -57,19 +55,6 @@ def gone(pid: int, seconds: float = WAIT_S) -> None:
         assert select.select((pidfd,), (), (), seconds)[0], f"process {pid} still runs"
     finally:
         os.close(pidfd)
-
-
-class UnixConnection(http.client.HTTPConnection):
-    """A client that is not our SDK."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=WAIT_S)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(WAIT_S)
-        self.sock.connect(self._path)
 
 
 class Log:
@@ -197,17 +182,7 @@ class Daemon:
         body: bytes | str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, Any]:
-        """Status and JSON of one request on a connection of its own."""
-        connection = UnixConnection(self.socket)
-        try:
-            connection.request(method, target, body, dict(headers or {}))
-            reply = connection.getresponse()
-            raw = reply.read()
-            if reply.headers.get_content_type() == "application/json":
-                return reply.status, json.loads(raw)
-            return reply.status, raw
-        finally:
-            connection.close()
+        return raw.ask(self.socket, method, target, body, headers)
 
     @property
     def instance(self) -> str:

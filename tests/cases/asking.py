@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import secrets
@@ -20,25 +19,15 @@ from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
 from stockade.terms.grant import Profile
 from tests.cases.real import LOADED_S, PROGRAM, Daemon
+from tests.raw import UnixConnection
 
 # Counts the processes inside: all but pid 1 and the prepared ones, whose number varies.
 COUNT_INSIDE = "grep -L '^guest' /proc/[0-9]*/comm 2>/dev/null | wc -l"
 
 
-class _Connection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=LOADED_S)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(LOADED_S)
-        self.sock.connect(self._path)
-
-
 def post(path: str, lease: Lease, body: str, target: str = "/v1/calls") -> Result:
     """A call whose JSON is exactly `body`."""
-    connection = _Connection(path)
+    connection = UnixConnection(path)
     try:
         connection.request("POST", target, body.encode(), _headers(lease))
         return Result.model_validate_json(connection.getresponse().read())
@@ -56,7 +45,7 @@ def send(
     """Send a call and give the socket its reply will come on, for the caller to close."""
     request = {"tool": tool, "arguments": arguments, "lease": lease.id, "call_id": call_id}
     body = json.dumps(request).encode()
-    connection = _Connection(path)
+    connection = UnixConnection(path)
     connection.request("POST", "/v1/calls", body, _headers(lease))
     assert connection.sock is not None
     return connection.sock

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,6 +61,7 @@ from stockade.terms.fault import Code, Fault, Status, failure
 from stockade.terms.ids import CallRef
 from stockade.terms.ports import Tee
 from stockade.terms.result import Exit, ExportData, ToolResult
+from tests.raw import ask
 
 LEASE = "ls_0123456789abcdef"
 ARTIFACT = "ar_0123456789abcdef"
@@ -438,19 +436,6 @@ class FakeLeases:
             write(part)
 
 
-class UnixConnection(http.client.HTTPConnection):
-    """An independent client: what the server does is not judged by our own SDK alone."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=GATE_S)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(GATE_S)
-        self.sock.connect(self._path)
-
-
 @dataclass
 class Running:
     """A server and where it listens."""
@@ -466,17 +451,7 @@ class Running:
         body: bytes | str | Iterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, Any]:
-        """Status and parsed JSON (or raw bytes) of one request on a connection of its own."""
-        connection = UnixConnection(self.path)
-        try:
-            connection.request(method, target, body, dict(headers or {}))
-            reply = connection.getresponse()
-            raw = reply.read()
-            if reply.headers.get_content_type() == "application/json":
-                return reply.status, json.loads(raw)
-            return reply.status, raw
-        finally:
-            connection.close()
+        return ask(self.path, method, target, body, headers)
 
     def stop(self, grace_s: float = GATE_S) -> bool:
         if self.stopped:

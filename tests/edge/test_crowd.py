@@ -19,8 +19,9 @@ from stockade.edge.routing import Lane
 from stockade.edge.server.crowd import Crowd
 from stockade.edge.server.lanes import TRANSFER_PLACES
 from tests.daemons import as_user, until
-from tests.edge.conftest import GATE_S, FakeService, ResultOf, Running, Start, UnixConnection
+from tests.edge.conftest import GATE_S, FakeService, ResultOf, Running, Start
 from tests.edge.test_http import CALL, LEASE, Gate
+from tests.raw import UnixConnection
 
 ACME, BETA, STRANGER = 4242, 4343, 9999
 HALF = b"POST /v1/calls HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"

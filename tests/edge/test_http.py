@@ -25,7 +25,8 @@ from stockade.edge.wire import CallRequest, RunRequest
 from stockade.terms.fault import Code, failure
 from stockade.terms.ports import Tee
 from stockade.terms.result import ToolResult
-from tests.edge.conftest import FakeService, ResultOf, Running, Start, UnixConnection
+from tests.edge.conftest import FakeService, ResultOf, Running, Start
+from tests.raw import UnixConnection
 
 LEASE = "ls_0123456789abcdef"
 CALL = json.dumps({"tool": "bash_execute", "arguments": {"command": ":"}, "lease": LEASE})

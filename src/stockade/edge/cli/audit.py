@@ -18,14 +18,14 @@ from typing import BinaryIO, Final
 import click
 from pydantic import ValidationError
 
-from stockade.decide.chain import genuine, result_digest
-from stockade.edge.cli.audit_files import verify_file
+from stockade.decide.chain import result_digest
+from stockade.edge.cli.audit_files import read_checkpoints, verify_file
 from stockade.edge.cli.options import json_option, socket_option
 from stockade.edge.cli.output import emit, printable, say
 from stockade.edge.client.audit import Audit, Report
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.ocsf import event
-from stockade.terms.audit import AuditLine, AuditRecord, Checkpoint
+from stockade.terms.audit import AuditLine, AuditRecord
 from stockade.terms.result import ToolResult
 from stockade.tools.shape import timestamp
 
@@ -68,7 +68,7 @@ def verify(
 ) -> int:
     """Check FILE (an export, or a ledger file), or what the daemon has. Names the first record that
     is not what was written, and exits with 1 then."""
-    known = [made for path in checkpoints for made in _checkpoints(Path(path))]
+    known = [made for path in checkpoints for made in read_checkpoints(Path(path))]
     keys = frozenset(key)
     number, at_ms = _since(since)
     if file is not None:
@@ -235,33 +235,6 @@ def _since(text: str | None) -> tuple[int | None, int | None]:
     if moment.tzinfo is None:
         raise click.UsageError("--since needs a time with its offset from UTC, say Z.")
     return None, max(0, int(moment.timestamp() * 1000))
-
-
-def _checkpoints(path: Path) -> list[Checkpoint]:
-    """Of a file with one a line: itself, or the line of a log that says it, as text or as JSON."""
-    found: list[Checkpoint] = []
-    for line in path.read_text("utf-8").splitlines():
-        line = _message(line)
-        text = line[line.find("{") :] if "checkpoint " in line else line
-        if not text.strip():
-            continue
-        try:
-            made = Checkpoint.model_validate_json(text)
-        except ValidationError:
-            raise click.UsageError(f"{path}: a line is no checkpoint.") from None
-        if not genuine(made):
-            raise click.UsageError(f"{path}: the checkpoint of {made.seq} has a false signature.")
-        found.append(made)
-    return found
-
-
-def _message(line: str) -> str:
-    """What a line of a log as JSON says; any other line as it is."""
-    try:
-        message = json.loads(line)["message"]
-    except (ValueError, KeyError, TypeError):
-        return line
-    return message if isinstance(message, str) else line
 
 
 def _line(line: bytes) -> AuditLine:

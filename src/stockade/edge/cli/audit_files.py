@@ -1,4 +1,4 @@
-"""Files that `audit verify` reads without a daemon: an export, or a ledger.
+"""Files that `audit verify` reads: an export, a ledger, and checkpoints that were kept elsewhere.
 
 A ledger is read with what lies beside it: its last checkpoint, so that a cut-off end is noticed.
 Nothing is written to it; that it is open in a daemon does not matter.
@@ -6,13 +6,17 @@ Nothing is written to it; that it is open in a daemon does not matter.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from stockade.decide.chain import Verifier
+import click
+from pydantic import ValidationError
+
+from stockade.decide.chain import Verifier, genuine
 from stockade.edge.client.audit import Checking, Report
 from stockade.ledger.audit_files import CHECKPOINT_FILE, load_checkpoint
 from stockade.ledger.audit_table import first_of, links
@@ -45,6 +49,25 @@ def verify_file(
         return check.report()
 
 
+def read_checkpoints(path: Path) -> list[Checkpoint]:
+    """Of a file with one a line: itself, or the line of a log that says it, as text or as JSON.
+    Raises UsageError, OSError."""
+    found: list[Checkpoint] = []
+    for line in path.read_text("utf-8").splitlines():
+        line = _message(line)
+        text = line[line.find("{") :] if "checkpoint " in line else line
+        if not text.strip():
+            continue
+        try:
+            made = Checkpoint.model_validate_json(text)
+        except ValidationError:
+            raise click.UsageError(f"{path}: a line is no checkpoint.") from None
+        if not genuine(made):
+            raise click.UsageError(f"{path}: the checkpoint of {made.seq} has a false signature.")
+        found.append(made)
+    return found
+
+
 def _ledger(
     path: Path,
     since: int | None,
@@ -68,3 +91,12 @@ def _ledger(
     except sqlite3.Error as error:
         raise failure(Code.STORAGE_UNAVAILABLE, f"{path} can't be read: {error}") from error
     return check.report()
+
+
+def _message(line: str) -> str:
+    """What a line of a log as JSON says; any other line as it is."""
+    try:
+        message = json.loads(line)["message"]
+    except (ValueError, KeyError, TypeError):
+        return line
+    return message if isinstance(message, str) else line

@@ -11,7 +11,7 @@ import click
 from stockade.edge.budget_wire import ApprovalView, SpendReport
 from stockade.edge.cli.capability import capability
 from stockade.edge.cli.options import capability_option, json_option, socket_option
-from stockade.edge.cli.output import emit, table
+from stockade.edge.cli.output import emit, emit_all, table
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.wire import LEASE_REF_PATTERN
 
@@ -57,7 +57,7 @@ def list_(as_json: bool, socket: str | None) -> int:
     with Stockade.connect(socket) as stockade:
         found = stockade.approvals()
     if as_json:
-        emit("[" + ",".join(view.model_dump_json() for view in found) + "]")
+        emit_all(found)
     else:
         table(
             ("APPROVAL", "STATE", "ASKED", "TENANT", "LEASE", "TOOL", "ARGUMENTS"),

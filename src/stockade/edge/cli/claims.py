@@ -6,7 +6,7 @@ import click
 
 from stockade.edge.claim_wire import CallView, SettleAs
 from stockade.edge.cli.options import capability_option, json_option, socket_option
-from stockade.edge.cli.output import emit, table
+from stockade.edge.cli.output import emit, emit_all, table
 from stockade.edge.client.sdk import Stockade
 
 _ID = click.argument("call", metavar="ID")
@@ -27,7 +27,7 @@ def list_(in_doubt: bool, lease: str | None, as_json: bool, socket: str | None) 
     with Stockade.connect(socket) as stockade:
         found = stockade.calls(lease=lease, in_doubt=in_doubt)
     if as_json:
-        emit("[" + ",".join(view.model_dump_json() for view in found) + "]")
+        emit_all(found)
     else:
         columns = ("ID", "STATE", "CREATED", "TENANT", "TRAJECTORY", "TURN", "CALL", "TOOL", "WHY")
         table(columns, [_row(view) for view in found])

@@ -5,18 +5,11 @@ from __future__ import annotations
 import os
 
 import click
-from pydantic import ValidationError
 
 from stockade.edge.cli.options import Composition, json_option
 from stockade.edge.cli.output import emit, table
 from stockade.edge.doctor import doctor_report
-from stockade.edge.server.config import (
-    DEFAULT_CONFIG,
-    Config,
-    ConfigError,
-    load,
-    mistake,
-)
+from stockade.edge.server.config import DEFAULT_CONFIG, changed, load
 from stockade.edge.toolbox import find_tool, told_to_model, tool_list
 
 
@@ -34,11 +27,7 @@ def serve(
         for name, value in (("state_dir", state_dir), ("socket", socket))
         if value is not None
     }
-    try:
-        config = Config.model_validate(load(file).model_dump() | given)
-    except ValidationError as error:
-        raise ConfigError(mistake(error)) from error
-    composition.serve(config)
+    composition.serve(changed(load(file), given))
     return 0
 
 

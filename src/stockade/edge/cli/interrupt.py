@@ -13,6 +13,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final, Generic, NoReturn, TypeVar
 
+from stockade.edge.cli.output import explain, say
+from stockade.edge.client.lease import Lease
+from stockade.edge.client.results import StockadeError
+
 T = TypeVar("T")
 
 # Ending a tree takes milliseconds; a daemon that hangs must not hold the terminal for ever.
@@ -61,6 +65,14 @@ def interruptible(work: Callable[[], T], cancel: Callable[[], None]) -> T:
     if outcome.error is not None:
         raise outcome.error
     return outcome.values[0]
+
+
+def end_call(lease: Lease, call_id: str, turn: int | None = None, what: str = "call") -> None:
+    """Cancel a call, or say why it may go on."""
+    try:
+        lease.cancel(call_id, turn)
+    except StockadeError as error:
+        say(f"the {what} may still run: {explain(error.error)}")
 
 
 def _raise(number: int, _frame: FrameType | None) -> NoReturn:

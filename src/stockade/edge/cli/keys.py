@@ -11,7 +11,7 @@ from stockade.edge.authority_wire import KeyList, RevokeRequest
 from stockade.edge.bodies import check
 from stockade.edge.cli.capability import capability
 from stockade.edge.cli.options import json_option, socket_option
-from stockade.edge.cli.output import emit, table
+from stockade.edge.cli.output import emit, emit_all, table
 from stockade.edge.client.sdk import Stockade
 
 _BLOCK: Final = re.compile(r"[0-9a-f]{32}")
@@ -42,7 +42,7 @@ def revocations(as_json: bool, socket: str | None) -> int:
     with Stockade.connect(socket) as stockade:
         found = stockade.revocations()
     if as_json:
-        emit("[" + ",".join(made.model_dump_json() for made in found) + "]")
+        emit_all(found)
     else:
         table(
             ("BLOCK", "REVOKED", "BY", "ENDS", "REASON"),

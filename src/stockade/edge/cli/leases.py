@@ -10,8 +10,14 @@ import click
 
 from stockade.edge.bodies import check
 from stockade.edge.cli.exits import call_exit
-from stockade.edge.cli.options import capability_option, json_option, sendable, socket_option
-from stockade.edge.cli.output import emit, explain, say, table
+from stockade.edge.cli.options import (
+    capability_option,
+    json_option,
+    lease_argument,
+    sendable,
+    socket_option,
+)
+from stockade.edge.cli.output import emit, emit_all, explain, say, table
 from stockade.edge.cli.patches import PatchFile
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
@@ -28,7 +34,6 @@ _COLUMNS: Final = (
     "EXPIRES",
     "WORKSPACE",
 )
-_LEASE = click.argument("lease_ref", metavar="LEASE")
 
 
 @click.group()
@@ -134,14 +139,14 @@ def list_(as_json: bool, socket: str | None) -> int:
     with Stockade.connect(socket) as stockade:
         found = stockade.leases()
     if as_json:
-        emit("[" + ",".join(view.model_dump_json() for view in found) + "]")
+        emit_all(found)
     else:
         table(_COLUMNS, [_row(view) for view in found])
     return 0
 
 
 @lease.command()
-@_LEASE
+@lease_argument
 @capability_option
 @json_option
 @socket_option
@@ -163,7 +168,7 @@ def show(lease_ref: str, capability: str | None, as_json: bool, socket: str | No
 
 
 @lease.command()
-@_LEASE
+@lease_argument
 @click.option("--ttl-s", type=click.IntRange(min=1), required=True, help="Counted from now.")
 @capability_option
 @json_option
@@ -176,7 +181,7 @@ def renew(
 
 
 @lease.command()
-@_LEASE
+@lease_argument
 @capability_option
 @json_option
 @socket_option
@@ -186,7 +191,7 @@ def reset(lease_ref: str, capability: str | None, as_json: bool, socket: str | N
 
 
 @lease.command()
-@_LEASE
+@lease_argument
 @capability_option
 @json_option
 @socket_option
@@ -196,7 +201,7 @@ def release(lease_ref: str, capability: str | None, as_json: bool, socket: str |
 
 
 @lease.command()
-@_LEASE
+@lease_argument
 @click.option("--to", type=click.Path(exists=True, file_okay=False), help="Apply the changes here.")
 @click.option("--patch", type=click.Path(dir_okay=False), help='Write a patch; "-" is stdout.')
 @capability_option

@@ -66,6 +66,10 @@ def lease_option(command: F) -> F:
     )(command)
 
 
+def lease_argument(command: F) -> F:
+    return click.argument("lease_ref", metavar="LEASE")(command)
+
+
 def _not_empty(_ctx: click.Context, _option: click.Parameter, given: str | None) -> str | None:
     """click takes an empty variable for none at all, and then the daemon's own user acts under the
     lease's token: `STOCKADE_CAPABILITY=$(stockade capability attenuate …)` that failed would widen

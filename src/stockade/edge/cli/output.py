@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from stockade.terms.base import Model
 from stockade.terms.result import Error
 
 _PIPE_COLUMNS: Final = 4000
@@ -39,6 +40,11 @@ def emit(data: bytes | str) -> None:
     raw = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
     sys.stdout.buffer.write(raw + b"\n")
     sys.stdout.buffer.flush()
+
+
+def emit_all(models: Iterable[Model]) -> None:
+    """A JSON array and a newline on stdout."""
+    emit("[" + ",".join(model.model_dump_json() for model in models) + "]")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -11,13 +11,12 @@ from typing import Final
 
 import click
 
-from stockade.edge.cli.options import capability_option, json_option, socket_option
-from stockade.edge.cli.output import emit, table
+from stockade.edge.cli.options import capability_option, json_option, lease_argument, socket_option
+from stockade.edge.cli.output import emit, emit_all, table
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.secret_wire import SecretView
 from stockade.terms.secret import MAX_SECRET_BYTES
 
-_LEASE = click.argument("lease_ref", metavar="LEASE")
 _NAME = click.argument("name")
 _BLOCK: Final = 64 * 1024
 
@@ -28,7 +27,7 @@ def secret() -> None:
 
 
 @secret.command()
-@_LEASE
+@lease_argument
 @_NAME
 @click.option(
     "--from-fd",
@@ -61,7 +60,7 @@ def add(
 
 
 @secret.command(name="list")
-@_LEASE
+@lease_argument
 @capability_option
 @json_option
 @socket_option
@@ -70,7 +69,7 @@ def list_(lease_ref: str, capability: str | None, as_json: bool, socket: str | N
     with Stockade.connect(socket) as stockade:
         found = stockade.attach(lease_ref, capability).secrets()
     if as_json:
-        emit("[" + ",".join(each.model_dump_json() for each in found) + "]")
+        emit_all(found)
     else:
         rows = [(each.name, _use(each), each.added_at) for each in found]
         table(("NAME", "USE", "ADDED"), rows)
@@ -78,7 +77,7 @@ def list_(lease_ref: str, capability: str | None, as_json: bool, socket: str | N
 
 
 @secret.command()
-@_LEASE
+@lease_argument
 @_NAME
 @capability_option
 @socket_option
