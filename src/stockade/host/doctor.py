@@ -21,12 +21,10 @@ from typing import Final
 
 import psutil
 
-from stockade.host import idmap
+from stockade.host import idmap, syscalls
 from stockade.host.in_memory import in_memory
+from stockade.host.openat2 import SYS_OPENAT2
 
-_SYS_MOVE_MOUNT: Final = 429
-_SYS_MOUNT_SETATTR: Final = 442
-_SYS_OPENAT2: Final = 437
 # cgroup.kill came with 5.14, overlays over idmapped mounts with 5.19.
 _MIN_KERNEL: Final = (5, 19)
 _MIN_FREE_BYTES: Final = 2 * 1024**3
@@ -54,14 +52,7 @@ class Finding:
 def examine(state_dir: str) -> list[Finding]:
     """Every check, in a fixed order. `state_dir` need not exist yet. Never raises."""
     checks: tuple[tuple[str, bool, Callable[[], Finding]], ...] = (
-        ("root", True, _root),
-        ("kernel", True, _kernel),
-        ("mount calls", True, _mount_calls),
-        ("user namespaces", True, _user_namespaces),
-        ("idmapped mounts", True, lambda: _idmapped_mounts(state_dir)),
-        ("cgroups", True, _cgroups),
-        ("cgroup2", True, _cgroup2),
-        ("seccomp", True, _seccomp),
+        *((name, True, check) for name, check in _unalterable(state_dir)),
         ("overlayfs", True, lambda: _filesystem("overlay", "overlayfs", "modprobe overlay")),
         ("ext4", True, lambda: _filesystem("ext4", "ext4", "modprobe ext4")),
         ("loop devices", True, _loop),
@@ -82,7 +73,12 @@ def impossible(state_dir: str) -> Finding | None:
     """The first reason why no sandbox can be made here, whatever else is installed, loaded or
     freed later; None when there is none. `state_dir` need not exist yet. For start-up: it takes
     some milliseconds."""
-    checks: tuple[tuple[str, Callable[[], Finding]], ...] = (
+    findings = (_made(name, True, check) for name, check in _unalterable(state_dir))
+    return next((finding for finding in findings if not finding.ok), None)
+
+
+def _unalterable(state_dir: str) -> tuple[tuple[str, Callable[[], Finding]], ...]:
+    return (
         ("root", _root),
         ("kernel", _kernel),
         ("mount calls", _mount_calls),
@@ -92,8 +88,6 @@ def impossible(state_dir: str) -> Finding | None:
         ("cgroup2", _cgroup2),
         ("seccomp", _seccomp),
     )
-    findings = (_made(name, True, check) for name, check in checks)
-    return next((finding for finding in findings if not finding.ok), None)
 
 
 def _made(name: str, required: bool, check: Callable[[], Finding]) -> Finding:
@@ -124,9 +118,9 @@ def _mount_calls() -> Finding:
     libc = ctypes.CDLL(None, use_errno=True)
     missing = []
     for name, number in (
-        ("move_mount", _SYS_MOVE_MOUNT),
-        ("openat2", _SYS_OPENAT2),
-        ("mount_setattr", _SYS_MOUNT_SETATTR),
+        ("move_mount", syscalls.SYS_MOVE_MOUNT),
+        ("openat2", SYS_OPENAT2),
+        ("mount_setattr", syscalls.SYS_MOUNT_SETATTR),
     ):
         ctypes.set_errno(0)
         # Arguments that no kernel accepts: one that knows the call refuses them otherwise.

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import os
 import threading
-from ctypes import CDLL, get_errno
 from typing import Final
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
+from stockade.host import syscalls
 from stockade.terms.fault import Code, failure
 
-CLONE_NEWNET: Final = 0x40000000
-_LIBC: Final = CDLL(None, use_errno=True)
 _LOOPBACK_INDEX: Final = 1  # the first interface of every network namespace
 
 
 def _make(result: dict[str, int | BaseException]) -> None:
     try:
-        if _LIBC.unshare(CLONE_NEWNET) != 0:
-            raise OSError(get_errno(), "unshare(CLONE_NEWNET)")
+        syscalls.unshare(syscalls.CLONE_NEWNET)
         with IPRoute() as route:
             route.link("set", index=_LOOPBACK_INDEX, state="up")
         # Every program may bind every port: the namespace is its own, and services under test

@@ -12,7 +12,7 @@ import os
 from typing import Final
 
 # The number is the same on every architecture (asm-generic and x86, since Linux 5.6).
-_SYS_OPENAT2: Final = 437
+SYS_OPENAT2: Final = 437
 _RESOLVE_NO_MAGICLINKS: Final = 0x02
 _RESOLVE_NO_SYMLINKS: Final = 0x04
 _RESOLVE_IN_ROOT: Final = 0x10
@@ -47,7 +47,7 @@ def open_below(root_fd: int, path: bytes, flags: int) -> int:
         raise ValueError("a path can't hold a NUL byte")
     resolve = _RESOLVE_IN_ROOT | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS
     how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
-    fd: int = _syscall(_SYS_OPENAT2, root_fd, path, ctypes.byref(how), ctypes.sizeof(how))
+    fd: int = _syscall(SYS_OPENAT2, root_fd, path, ctypes.byref(how), ctypes.sizeof(how))
     if fd < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), path)

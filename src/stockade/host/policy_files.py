@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from stockade.decide import policy
 from stockade.decide.grant_file import CeilingFile, GrantFile
 from stockade.decide.policy import MAX_FILE_BYTES, Policy
+from stockade.host.data import data_directory
 from stockade.terms.fault import Code, Failure, failure
 from stockade.tools.catalog import unknown_name
-
-_PACKAGE: Final = Path(__file__).resolve().parents[1]
 
 
 class _Named(Protocol):
@@ -23,19 +22,13 @@ class _Named(Protocol):
 _Item = TypeVar("_Item", bound=_Named)
 
 
-def policy_directory() -> Path:
-    """The wheel's copy if there is one, else `policy/` beside `src/`."""
-    shipped = _PACKAGE / "_data" / "policy"
-    return shipped if shipped.is_dir() else _PACKAGE.parents[1] / "policy"
-
-
 def load_policy(directory: Path | None = None) -> Policy:
-    """Everything under `directory` (default: `policy_directory()`), checked.
+    """Everything under `directory` (default: what the package ships), checked.
 
     Raises Failure(internal) that names the file and the place in it. There is no partial policy:
     one bad file and nothing starts.
     """
-    root = policy_directory() if directory is None else directory
+    root = data_directory("policy") if directory is None else directory
     try:
         made = policy.make_policy(
             grants=_read(root / "grants", policy.parse_grant),

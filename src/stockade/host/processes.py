@@ -1,5 +1,8 @@
-"""What this process is to the kernel, and orphans of sandboxes: `crun run -d` leaves the guest to the nearest subreaper or to init, and a
-dead helper of its own beside it, which would hold a pid for as long as nobody collects it."""
+"""What this process is to the kernel, and the ends of other processes.
+
+`crun run -d` leaves the guest to the nearest subreaper or to init, and a dead helper of its own
+beside it, which would hold a pid for as long as nobody collects it.
+"""
 
 from __future__ import annotations
 

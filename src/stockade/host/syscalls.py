@@ -1,4 +1,4 @@
-"""System calls that Python has no function for: the mount API, mount namespaces, renameat2.
+"""System calls that Python has no function for: the mount API, namespaces, renameat2.
 
 Thin and typed: each function is one call, raises OSError with the call's name, and releases the
 interpreter lock while it waits. The numbers are the same on every architecture, because all of
@@ -28,17 +28,18 @@ _LIBC: Final = CDLL(None, use_errno=True)
 _LIBC.syscall.restype = c_long
 
 _OPEN_TREE: Final = 428
-_MOVE_MOUNT: Final = 429
+SYS_MOVE_MOUNT: Final = 429
 _FSOPEN: Final = 430
 _FSCONFIG: Final = 431
 _FSMOUNT: Final = 432
-_MOUNT_SETATTR: Final = 442
+SYS_MOUNT_SETATTR: Final = 442
 
 AT_FDCWD: Final = -100
 AT_EMPTY_PATH: Final = 0x1000
 
 CLONE_FS: Final = 0x200
 CLONE_NEWNS: Final = 0x20000
+CLONE_NEWNET: Final = 0x40000000
 MS_REC: Final = 0x4000
 MS_SLAVE: Final = 1 << 19
 MNT_DETACH: Final = 2
@@ -88,7 +89,7 @@ def open_tree(dir_fd: int, path: bytes, flags: int) -> int:
 def move_mount(from_fd: int, from_path: bytes, to_fd: int, to_path: bytes, flags: int) -> None:
     _checked(
         _LIBC.syscall(
-            _MOVE_MOUNT,
+            SYS_MOVE_MOUNT,
             c_int(from_fd),
             c_char_p(from_path),
             c_int(to_fd),
@@ -104,7 +105,7 @@ def mount_setattr(mount_fd: int, attributes: int, userns_fd: int = 0) -> None:
     attr = _MountAttr(attributes, 0, 0, userns_fd)
     _checked(
         _LIBC.syscall(
-            _MOUNT_SETATTR,
+            SYS_MOUNT_SETATTR,
             c_int(mount_fd),
             c_char_p(b""),
             c_uint(AT_EMPTY_PATH),

@@ -20,7 +20,8 @@ from stockade.decide.policy import (
     parse_seccomp,
 )
 from stockade.decide.profile_file import PLACES_PARTS, TMP_PARTS
-from stockade.host.policy_files import load_policy, policy_directory
+from stockade.host.data import data_directory
+from stockade.host.policy_files import load_policy
 from stockade.terms.base import MAX_INTEGER, MAX_SECONDS, Model
 from stockade.terms.fault import Code, Failure
 from stockade.terms.grant import NO_BUDGET, Profile
@@ -32,7 +33,7 @@ PARSERS: dict[str, Callable[[bytes], Model]] = {
     "seccomp": parse_seccomp,
     "redaction": parse_redaction,
 }
-FILES = sorted(policy_directory().rglob("*.json"))
+FILES = sorted(data_directory("policy").rglob("*.json"))
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +134,7 @@ def test_profiles(policy: Policy) -> None:
 
 
 def _edited(name: str, edit: Callable[[dict[str, object]], None]) -> bytes:
-    document = json.loads((policy_directory() / name).read_bytes())
+    document = json.loads((data_directory("policy") / name).read_bytes())
     edit(document)
     return json.dumps(document).encode()
 

@@ -18,7 +18,8 @@ from stockade.decide.seccomp import (
     SeccompPolicy,
     compile_seccomp,
 )
-from stockade.host.policy_files import load_policy, policy_directory
+from stockade.host.data import data_directory
+from stockade.host.policy_files import load_policy
 from stockade.terms.fault import Code, Failure
 
 FULL = (1 << 64) - 1
@@ -198,7 +199,7 @@ def test_some_answers(compiled: OciSeccomp, name: str, errno: int) -> None:
     ],
 )
 def test_a_bad_file_is_refused_by_name(old: bytes, new: bytes, message: str) -> None:
-    data = (policy_directory() / "seccomp" / "default.json").read_bytes()
+    data = (data_directory("policy") / "seccomp" / "default.json").read_bytes()
     assert old in data
     parse_seccomp(data)
     with pytest.raises(ValueError, match=message):

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 
-from stockade.host import netns
+from stockade.host import netns, syscalls
 
 
 def inside(fd: int, path: str) -> str:
@@ -12,7 +11,7 @@ def inside(fd: int, path: str) -> str:
     said: list[str] = []
 
     def look() -> None:
-        assert ctypes.CDLL(None).setns(fd, netns.CLONE_NEWNET) == 0
+        syscalls.setns(fd, syscalls.CLONE_NEWNET)
         with open(path) as file:
             said.append(file.read())
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from stockade.host.policy_files import load_policy, policy_directory
+from stockade.host.data import data_directory
+from stockade.host.policy_files import load_policy
 from stockade.terms.fault import Code, Failure
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(policy_directory(), tmp_path / "policy"))
+    return Path(shutil.copytree(data_directory("policy"), tmp_path / "policy"))
 
 
 def _message(directory: Path) -> str:
