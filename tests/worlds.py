@@ -7,7 +7,7 @@ import secrets
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from stockade.decide.compile import compile_plan, lease_tmp_bytes, plan_digest
+from stockade.decide.compile import compile_plan, lease_limits, lease_tmp_bytes, plan_digest
 from stockade.decide.seccomp import compile_seccomp
 from stockade.engines.oci import image, toolbox
 from stockade.engines.oci.engine import OciEngine, Setup
@@ -20,7 +20,7 @@ from stockade.host.mounts import MountHolder
 from stockade.host.policy_files import load_policy
 from stockade.host.workspaces import LocalWorkspaces
 from stockade.ledger.artifacts import FileArtifacts
-from stockade.terms.plan import Kind, Limits, SandboxPlan
+from stockade.terms.plan import Kind, SandboxPlan
 from stockade.terms.ports import CancelSignal, Engine, LeaseTree, WorkspaceSpec
 from stockade.testing.clock import ManualClock
 from stockade.testing.conformance import COMMANDS
@@ -32,14 +32,8 @@ UID_BASE = 1_073_741_824 + 65_536 * 7
 
 def spec_for(lease_id: str) -> WorkspaceSpec:
     per_lease = load_policy().grant("agent").per_lease
-    limits = Limits(
-        memory_bytes=per_lease.memory_bytes,
-        cpu_millis=per_lease.cpu_millis,
-        pids=per_lease.pids,
-        disk_bytes=per_lease.disk_bytes,
-        inodes=per_lease.inodes,
-    )
-    return WorkspaceSpec(lease_id, UID_BASE, None, (), limits, lease_tmp_bytes(per_lease))
+    limits, tmp_bytes = lease_limits(per_lease), lease_tmp_bytes(per_lease)
+    return WorkspaceSpec(lease_id, UID_BASE, None, (), limits, tmp_bytes)
 
 
 class _Base:

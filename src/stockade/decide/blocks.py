@@ -26,7 +26,7 @@ from stockade.decide.objects import (
     normal_connect,
     parse_path,
 )
-from stockade.terms.base import Model
+from stockade.terms.base import Model, first_finding
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.grant import (
     TOKEN_VERSION,
@@ -212,9 +212,8 @@ def malformed(component: str, reason: str) -> Failure:
 
 def invalid(error: ValidationError) -> Failure:
     """The first finding of pydantic as a Failure. Its message never repeats the input."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    component = ".".join(str(part) for part in first["loc"]) or "block"
-    return malformed(component, first["msg"])
+    component, reason = first_finding(error)
+    return malformed(component or "block", reason)
 
 
 def _build(fields: dict[str, object]) -> Block:

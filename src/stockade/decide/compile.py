@@ -102,13 +102,7 @@ def compile_plan(
         tmpfs=tmpfs,
         connect=scope.connect,
         seccomp=policy.seccomp_ref(profile),
-        limits=Limits(
-            memory_bytes=grant.per_lease.memory_bytes,
-            cpu_millis=grant.per_lease.cpu_millis,
-            pids=grant.per_lease.pids,
-            disk_bytes=grant.per_lease.disk_bytes,
-            inodes=grant.per_lease.inodes,
-        ),
+        limits=lease_limits(grant.per_lease),
         env=environment(profile, image_env, lease_env),
         hostname=HOSTNAME,
         masked=tuple(sorted(item.path for item in profile.masked)),
@@ -153,6 +147,11 @@ def _search(grant: Grant, policy: Policy) -> SandboxPlan:
 def plan_digest(plan: SandboxPlan) -> str:
     """SHA-256 of the plan's canonical JSON, 64 hex digits: the sandbox's name within a lease."""
     return digest(plan.model_dump(mode="json"))
+
+
+def lease_limits(per_lease: PerLease) -> Limits:
+    """What of a grant the kernel enforces, on the lease and on each sandbox."""
+    return Limits.model_validate({name: getattr(per_lease, name) for name in Limits.model_fields})
 
 
 def lease_tmp_bytes(per_lease: PerLease) -> int:

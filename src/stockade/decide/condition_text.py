@@ -20,8 +20,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from stockade.decide.canonical import Json, parse_strict
 from stockade.decide.checks import normal_check, normal_rule
+from stockade.terms.base import first_finding
 from stockade.terms.fault import Failure
-from stockade.terms.grant import MAX_LIST, MAX_PATH_BYTES, ApprovalRule, Check
+from stockade.terms.grant import MAX_LIST, ApprovalRule, Check
+from stockade.terms.pathname import MAX_PATH_BYTES
 
 _CHECK: Final = re.compile(r"([^:=]+)\.([^.:=]+):(pattern|one_of|range|prefix)=(.*)", re.DOTALL)
 _RULE: Final = re.compile(r"([^=]+?)(?:\.([^.=]+)=(.*))?", re.DOTALL)
@@ -82,5 +84,5 @@ def _texts(value: str) -> tuple[str, ...]:
 
 
 def _reason(error: ValidationError, skip: int) -> str:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc'][skip:]))}: {first['msg']}"
+    place, reason = first_finding(error, skip)
+    return f"{place}: {reason}"

@@ -19,7 +19,7 @@ from stockade.decide.grant_file import CeilingFile, GrantFile
 from stockade.decide.profile_file import ProfileData
 from stockade.decide.redaction_file import RedactionFile, TokenPattern
 from stockade.decide.seccomp import SeccompPolicy
-from stockade.terms.base import Model
+from stockade.terms.base import Model, first_finding
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.grant import Grant, Profile
 
@@ -118,6 +118,5 @@ def _parse(model: type[_File], data: bytes) -> _File:
     except Failure as error:
         raise ValueError(error.fault.message) from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise ValueError(f"{place}: {first['msg']}") from None
+        place, reason = first_finding(error)
+        raise ValueError(f"{place or 'the file'}: {reason}") from None

@@ -126,9 +126,7 @@ class Api:
             record_denied(self._service, request, context, known.fault)
             return self._refuse(shape, known.fault, request_id, watch)
         except Exception as unexpected:
-            log_unexpected(request_id, unexpected)
-            fault = Fault(Code.INTERNAL, f"a fault of Stockade; see its log for {request_id}")
-            return self._refuse(shape, fault, request_id, watch)
+            return self._refuse(shape, _internal(request_id, unexpected), request_id, watch)
 
     def produce(self, producer: Producer, write: Write) -> Response | None:
         """Run a produced body. A refusal before its first byte is given as the reply to send
@@ -147,8 +145,7 @@ class Api:
         except Failure as known:
             fault = known.fault
         except Exception as unexpected:
-            log_unexpected(request_id, unexpected)
-            fault = Fault(Code.INTERNAL, f"a fault of Stockade; see its log for {request_id}")
+            fault = _internal(request_id, unexpected)
         if started:
             raise Interrupted(fault.message)
         return self._refuse(Shape.PLAIN, fault, request_id)
@@ -187,6 +184,11 @@ class Api:
         if shape is Shape.FRAMES:
             return Response(200, frame(FrameType.RESULT, result.to_json()), FRAMES_TYPE)
         return Response(200, result.to_json())
+
+
+def _internal(request_id: str, error: Exception) -> Fault:
+    log_unexpected(request_id, error)
+    return Fault(Code.INTERNAL, f"a fault of Stockade; see its log for {request_id}")
 
 
 def _origin(request: Request, name: str) -> str | None:

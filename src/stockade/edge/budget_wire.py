@@ -5,8 +5,15 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from stockade.edge.authority_wire import Reason
+from stockade.edge.wire import LeaseRef
 from stockade.terms.approval import ApprovalState
 from stockade.terms.base import Model
+
+
+class SpendQuery(Model):
+    """Whose budgets are asked for: this lease's; null: those of the capability that is sent."""
+
+    lease: LeaseRef | None = None
 
 
 class Left(Model):

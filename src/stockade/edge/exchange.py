@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final, Protocol
 
+DEFAULT_SOCKET: Final = "/run/stockade/stockade.sock"
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 MAX_CONNECTIONS: Final = 1024  # each has a thread and a descriptor

@@ -1,7 +1,8 @@
 """Figures in the text format of Prometheus. The home of prometheus-client.
 
 A registry is made for each answer and holds one collector, which reads the runtime's own tally and
-gauges. The library's global registry, with its figures of the whole process, is not used. Loaded by the first who asks for figures, because importing the library takes 80 ms.
+gauges. The library's global registry, with its figures of the whole process, is not used. Loaded by
+the first who asks for figures, because importing the library takes 80 ms.
 """
 
 from __future__ import annotations

@@ -114,31 +114,28 @@ class FlowService:
         )
 
     def call(self, context: Context, request: CallRequest) -> ToolResult:
-        return self._parts.pipeline.call(
-            ToolRequest(
-                request_id=context.request_id,
-                lease=request.lease,
-                tool=request.tool,
-                arguments=request.arguments,
-                turn=request.turn,
-                call_id=request.call_id,
-                tenant=context.peer.tenant,
-                token=context.call_token(),
-                idempotency_key=request.idempotency_key,
-                who=context.who,
-                mark=context.watch.mark,
-            )
-        )
+        return self._call(context, request, request.tool, request.arguments)
 
     def run(self, context: Context, request: RunRequest, tee: Tee, stdin: int | None) -> ToolResult:
         arguments: dict[str, JsonValue] = {"argv": list(request.argv)}
         if request.timeout_ms is not None:
             arguments["timeout_ms"] = request.timeout_ms
+        return self._call(context, request, "run", arguments, tee, stdin)
+
+    def _call(
+        self,
+        context: Context,
+        request: CallRequest | RunRequest,
+        tool: str,
+        arguments: dict[str, JsonValue],
+        tee: Tee | None = None,
+        stdin: int | None = None,
+    ) -> ToolResult:
         return self._parts.pipeline.call(
             ToolRequest(
                 request_id=context.request_id,
                 lease=request.lease,
-                tool="run",
+                tool=tool,
                 arguments=arguments,
                 turn=request.turn,
                 call_id=request.call_id,

@@ -21,12 +21,11 @@ from stockade.edge.routing import Inbound, record_denied
 from stockade.edge.server.logs import FIELDS, place_of
 from stockade.terms.base import Model
 from stockade.terms.fault import Code, Failure, Fault
-from stockade.terms.ids import LEASE_ID_PATTERN, NAME_PATTERN, CallRef
+from stockade.terms.ids import NAME_PATTERN, CallRef, is_lease_id
 from stockade.terms.result import ToolResult
 
 LOG: Final = logging.getLogger("stockade.edge")
 
-_LEASE_ID: Final = re.compile(LEASE_ID_PATTERN)
 _NAME: Final = re.compile(NAME_PATTERN)
 
 
@@ -49,7 +48,7 @@ class Asked(NamedTuple):
 
 
 def asked(lease: str, turn: int | None, call_id: str | None, tool: str) -> Asked:
-    return Asked(lease if _LEASE_ID.match(lease) else None, turn, call_id, tool)
+    return Asked(lease if is_lease_id(lease) else None, turn, call_id, tool)
 
 
 def guarded(

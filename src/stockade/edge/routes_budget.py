@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from stockade.edge.bodies import check, read_body
-from stockade.edge.budget_wire import ApprovalDecision
+from stockade.edge.budget_wire import ApprovalDecision, SpendQuery
 from stockade.edge.exchange import Response
 from stockade.edge.routing import Inbound, Route, reply
-from stockade.edge.wire import SpendQuery
 
 
 def spend(inbound: Inbound) -> Response:

@@ -8,8 +8,7 @@ from stockade.edge.routing import Inbound, Lane, Route, reply
 from stockade.edge.toolbox import tool_list
 from stockade.edge.wire import ArtifactRange, Health, MintRequest
 from stockade.terms.fault import Code, failure
-
-DEFAULT_LENGTH = 4 * 1024 * 1024
+from stockade.terms.ports import MAX_ARTIFACT_READ
 
 
 def artifact(inbound: Inbound) -> Response:
@@ -26,7 +25,7 @@ def artifact(inbound: Inbound) -> Response:
             "lease": inbound.params["lease"],
             "id": inbound.params["id"],
             "offset": _number(query.get("offset", "0"), "offset"),
-            "length": _number(query.get("length", str(DEFAULT_LENGTH)), "length"),
+            "length": _number(query.get("length", str(MAX_ARTIFACT_READ)), "length"),
         },
     )
     return Response(200, inbound.service.read_artifact(inbound.context, wanted), BYTES_TYPE)

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, JsonValue, StringConstraints
 from stockade.decide.idempotency import KEY_PATTERN
 from stockade.terms.base import MAX_INTEGER, Model
 from stockade.terms.ids import ArtifactId, CallId, LeaseId, Name, Tenant, Trajectory
+from stockade.terms.ports import MAX_ARTIFACT_READ
 from stockade.terms.result import Error, ToolResult
 from stockade.tools.program import MAX_ARGUMENTS
 
@@ -174,13 +175,7 @@ class ArtifactRange(Model):
     lease: LeaseRef
     id: ArtifactId
     offset: Annotated[int, Field(ge=0, le=MAX_INTEGER)]
-    length: Annotated[int, Field(ge=1, le=4 * 1024 * 1024)]
-
-
-class SpendQuery(Model):
-    """Whose budgets are asked for: this lease's; null: those of the capability that is sent."""
-
-    lease: LeaseRef | None = None
+    length: Annotated[int, Field(ge=1, le=MAX_ARTIFACT_READ)]
 
 
 class MintRequest(Model):

@@ -92,8 +92,8 @@ def assemble(
     random_hex: Callable[[int], str],
     version: str,
 ) -> Flow:
-    """`boot` names this boot of the host and `boottime` is its clock, in seconds; `random_hex(n)` gives n random bytes in
-    hex. Raises Failure(storage_unavailable): revocations are read from the ledger."""
+    """`boot` names this boot of the host and `boottime` is its clock, in seconds; `random_hex(n)`
+    gives n random bytes in hex. Raises Failure(storage_unavailable): revocations are read from the ledger."""
     running = Running(ports.cancel)
     authority = Authority(
         keys,

@@ -66,7 +66,8 @@ class Authority:
         skew_s: float = 0,
     ) -> None:
         """A token holds from `skew_s` seconds before its time until as long after it, by the wall
-        clock: whoever narrowed it has a clock of their own. `save` replaces the key file; `random_hex(n)` gives n random bytes in hex."""
+        clock: whoever narrowed it has a clock of their own. `save` replaces the key file;
+        `random_hex(n)` gives n random bytes in hex."""
         self._save = save
         self._ledger = ledger
         self._running = running

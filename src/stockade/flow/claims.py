@@ -102,7 +102,7 @@ class Claims:
     def note(self, record: ClaimRecord, result: ToolResult, outcome: AuditEvent | None) -> None:
         """Keep the record of a read. A fault is logged: the read has been done."""
         try:
-            done = _settled(record, ClaimState.COMPLETED, _text(result), self.clock())
+            done = _settled(record, ClaimState.COMPLETED, result.to_text(), self.clock())
             self.book.note(done, outcome)
         except Failure as error:
             _log.error("request_id=%s a read can't be recorded: %s", record.request_id, error)
@@ -204,16 +204,18 @@ class Slot:
         one and where it is recorded later. Raises Failure(in_doubt) when that is not possible."""
         assert self.record is not None
         if not self._begun:  # it was refused for what it found, and repeats are told the same
-            done = _settled(self.record, ClaimState.COMPLETED, _text(result), self._claims.clock())
+            done = _settled(
+                self.record, ClaimState.COMPLETED, result.to_text(), self._claims.clock()
+            )
             return self._claims.book.put(done, outcome).audit
         if result.status in NOTHING_RAN:
             with suppress(Failure):  # the answer is true all the same, and the name stays held
                 return self._claims.store(self.name, ClaimState.NOT_EXECUTED, None, outcome)
             return None
         if result.status is not Status.UNKNOWN:
-            return self._claims.store(self.name, ClaimState.COMPLETED, _text(result), outcome)
+            return self._claims.store(self.name, ClaimState.COMPLETED, result.to_text(), outcome)
         if self.record.foreseen is None:
-            return self._claims.store(self.name, ClaimState.IN_DOUBT, _text(result), outcome)
+            return self._claims.store(self.name, ClaimState.IN_DOUBT, result.to_text(), outcome)
         return None  # the file itself says what became of it, and `settlement` looks at it soon
 
 
@@ -237,10 +239,6 @@ def _judged(found: ClaimRecord | None, key: str) -> ClaimRecord | None:
 
 def _settled(record: ClaimRecord, state: ClaimState, result: str, at_s: float) -> ClaimRecord:
     return replace(record, state=state, result=result, settled_at_s=at_s, settled_by=DAEMON)
-
-
-def _text(result: ToolResult) -> str:
-    return result.to_text()
 
 
 def _reused(name: str) -> Failure:

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from stockade.decide.compile import lease_tmp_bytes
+from stockade.decide.compile import lease_limits, lease_tmp_bytes
 from stockade.flow.authority import Authority
 from stockade.flow.families import Families, SharedWorkspace
 from stockade.flow.locks import OperationLocks
@@ -30,7 +30,6 @@ from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.lease import LeaseRecord, LeaseState
 from stockade.terms.moment import Moment
 from stockade.terms.outcome import End
-from stockade.terms.plan import Limits
 from stockade.terms.ports import (
     ArtifactStore,
     Engine,
@@ -257,13 +256,7 @@ class LeaseSteps:
             uid_base=record.uid_base,
             source=record.source,
             excludes=record.excludes,
-            limits=Limits(
-                memory_bytes=per_lease.memory_bytes,
-                cpu_millis=per_lease.cpu_millis,
-                pids=per_lease.pids,
-                disk_bytes=per_lease.disk_bytes,
-                inodes=per_lease.inodes,
-            ),
+            limits=lease_limits(per_lease),
             tmp_bytes=lease_tmp_bytes(per_lease),
         )
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
@@ -27,13 +26,12 @@ from stockade.host.space import SpaceCheck
 from stockade.host.trash import Trash
 from stockade.host.workspace import LocalWorkspace
 from stockade.terms.fault import Code, Failure, failure
-from stockade.terms.ids import LEASE_ID_PATTERN
+from stockade.terms.ids import is_lease_id
 from stockade.terms.ports import Files, LeaseTree, SourceReport, WorkspaceSpec
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_RESERVE_BYTES: Final = 1 << 30
-_LEASE_ID: Final = re.compile(LEASE_ID_PATTERN)
 
 
 @dataclass(slots=True)
@@ -207,7 +205,7 @@ class LocalWorkspaces:
             return found
 
     def _directory(self, lease_id: str) -> LeaseDirectory:
-        if not _LEASE_ID.fullmatch(lease_id):
+        if not is_lease_id(lease_id):
             raise failure(Code.INVALID_ARGUMENT, "this is not a lease id")
         return LeaseDirectory(self._leases / lease_id, self._boot)
 

@@ -29,7 +29,7 @@ _DECIDE: Final = (
 
 
 class ApprovalTable:
-    """Implements `terms.ports.ApprovalBook`. Thread-safe."""
+    """Implements `terms.books.ApprovalBook`. Thread-safe."""
 
     def __init__(self, ledger: SqliteLedger) -> None:
         self._ledger = ledger

@@ -33,16 +33,15 @@ from pydantic import ValidationError
 
 from stockade.terms.base import Model
 from stockade.terms.fault import Code, Failure, failure
-from stockade.terms.ids import ARTIFACT_ID_PATTERN, LEASE_ID_PATTERN
+from stockade.terms.ids import ARTIFACT_ID_PATTERN, is_lease_id
 from stockade.terms.outcome import CapturedArtifact
+from stockade.terms.ports import MAX_ARTIFACT_READ
 
-MAX_READ: Final = 4 * 1024 * 1024
 MEDIA_TYPE: Final = "application/octet-stream"
 # What the artifacts of one lease may hold together: 64 MiB of each stream of thousands of calls
 # would fill the host's disk. What doesn't fit is not kept, and such an artifact is not complete.
 LEASE_BYTES: Final = 1 << 30
 _HEADER_BYTES: Final = 4096
-_LEASE_ID: Final = re.compile(LEASE_ID_PATTERN)
 _ARTIFACT_ID: Final = re.compile(ARTIFACT_ID_PATTERN)
 
 
@@ -256,7 +255,7 @@ class FileArtifacts:
             return True
 
     def read(self, lease_id: str, artifact_id: str, offset: int, length: int) -> bytes:
-        """At most `MAX_READ` bytes at once: a short answer is not the end, an empty one is. Inside
+        """At most `MAX_ARTIFACT_READ` bytes at once: a short answer is not the end, an empty one is. Inside
         the gap: Failure(not_found), details `gap_start`, `gap_end` and `total_bytes`."""
         if offset < 0 or length < 0:
             raise failure(Code.INVALID_ARGUMENT, "offset and length can't be negative")
@@ -268,7 +267,7 @@ class FileArtifacts:
         except OSError as error:
             raise _unreadable(artifact_id, error) from error
         try:
-            return _read(file, artifact_id, offset, min(length, MAX_READ))
+            return _read(file, artifact_id, offset, min(length, MAX_ARTIFACT_READ))
         except OSError as error:
             raise _unreadable(artifact_id, error) from error
         finally:
@@ -307,10 +306,10 @@ class FileArtifacts:
             names = os.listdir(self.directory)
         except FileNotFoundError:
             return []
-        return [name for name in names if _LEASE_ID.fullmatch(name)]
+        return [name for name in names if is_lease_id(name)]
 
     def _lease(self, lease_id: str) -> str:
-        if not _LEASE_ID.fullmatch(lease_id):
+        if not is_lease_id(lease_id):
             raise failure(Code.INVALID_ARGUMENT, "a lease id is ls_ and 16 hex digits")
         return os.path.join(self.directory, lease_id)
 

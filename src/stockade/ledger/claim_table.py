@@ -77,7 +77,7 @@ class _NothingUnsettledError(Exception):
 
 
 class ClaimTable:
-    """Implements `terms.ports.ClaimBook`. Thread-safe."""
+    """Implements `terms.books.ClaimBook`. Thread-safe."""
 
     def __init__(self, ledger: SqliteLedger, audit: AuditTable | None = None) -> None:
         """Without `audit` what belongs there is not recorded."""

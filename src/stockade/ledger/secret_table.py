@@ -11,7 +11,7 @@ from stockade.terms.secret import Secret
 
 
 class SecretTable:
-    """Implements `terms.ports.SecretBook`. Thread-safe."""
+    """Implements `terms.books.SecretBook`. Thread-safe."""
 
     def __init__(self, ledger: SqliteLedger, seal: Seal) -> None:
         self._ledger = ledger

@@ -69,7 +69,8 @@ class Scene:
     `reshape` changes the compiled plan, `amend` the runtime's configuration. `read`, `write`,
     `execute` and `deny` are the grant's, where they are not the default. `guest` "readable" is a
     guest without its own defences. `tree` "neighbour" is the other lease's, `ids` "neighbour" its
-    user ids. `room` is the lease's, `plan_room` the plan's. `naive` host tools open paths by name. `stdin` is what is handed in as descriptor 0.
+    user ids. `room` is the lease's, `plan_room` the plan's. `naive` host tools open paths by name.
+    `stdin` is what is handed in as descriptor 0.
     """
 
     name: str

@@ -14,9 +14,9 @@ from pydantic import Field, SerializerFunctionWrapHandler, StringConstraints, mo
 
 from stockade.terms.base import MAX_INTEGER, Model
 from stockade.terms.ids import LeaseId, Name, Tenant, Trajectory
+from stockade.terms.pathname import MAX_PATH_BYTES
 
 TOKEN_VERSION: Final = 1
-MAX_PATH_BYTES: Final = 4096
 MAX_LIST: Final = 64
 MAX_BLOCKS: Final = 16
 MAX_PATTERN_CHARS: Final = 512

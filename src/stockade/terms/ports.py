@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from stockade.terms.authority import Revocation
 from stockade.terms.call import EditOperation, ExecOperation, ViewOperation
@@ -61,6 +61,10 @@ class ArtifactSink(Protocol):
         """The artifact, or None when nothing had to be kept (the text holds every byte)."""
 
 
+# Bytes of an artifact that are read at once.
+MAX_ARTIFACT_READ: Final = 4 * 1024 * 1024
+
+
 class ArtifactStore(Protocol):
     def open(self, lease_id: str, name: str, keep_from: int, limit_bytes: int) -> ArtifactSink:
         """A sink that keeps nothing until more than `keep_from` bytes came, then up to
@@ -79,7 +83,8 @@ class ArtifactStore(Protocol):
         more than `keep_from`, and no more than was written. Bytes that were may come again."""
 
     def read(self, lease_id: str, artifact_id: str, offset: int, length: int) -> bytes:
-        """Bytes from stream offset `offset`, at most `length`; empty at the end of the stream.
+        """Bytes from stream offset `offset`, at most `length` and
+        `MAX_ARTIFACT_READ`; empty at the end of the stream.
         Inside the part that was not kept: Failure(not_found) whose details name its borders."""
 
     def remove(self, lease_id: str) -> None: ...

@@ -55,7 +55,7 @@ def _plus(a: Amount, b: Amount, sign: int) -> Amount:
 
 
 class FakeApprovalBook:
-    """Implements `terms.ports.ApprovalBook`. `end(lease_id)` is the end of a lease."""
+    """Implements `terms.books.ApprovalBook`. `end(lease_id)` is the end of a lease."""
 
     def __init__(self) -> None:
         self._records: dict[str, ApprovalRecord] = {}

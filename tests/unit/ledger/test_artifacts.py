@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stockade.ledger import artifacts
-from stockade.ledger.artifacts import MAX_READ, FileArtifacts
+from stockade.ledger.artifacts import FileArtifacts
 from stockade.terms.fault import Code, Failure
+from stockade.terms.ports import MAX_ARTIFACT_READ
 
 LEASE = "ls_0000000000000001"
 OTHER = "ls_0000000000000002"
@@ -41,7 +42,7 @@ def read_all(store: FileArtifacts, artifact_id: str) -> tuple[bytes, list[tuple[
     data, gaps, offset = b"", [], 0
     while True:
         try:
-            part = store.read(LEASE, artifact_id, offset, MAX_READ)
+            part = store.read(LEASE, artifact_id, offset, MAX_ARTIFACT_READ)
         except Failure as fault:
             details = fault.fault.details
             start, end = details["gap_start"], details["gap_end"]
@@ -123,12 +124,12 @@ def test_head_and_tail_are_the_streams_own_bytes(
 
 
 def test_a_read_is_bounded(store: FileArtifacts) -> None:
-    data = stream(MAX_READ + 10)
-    sink = store.open(LEASE, "stdout", 0, 4 * MAX_READ)
+    data = stream(MAX_ARTIFACT_READ + 10)
+    sink = store.open(LEASE, "stdout", 0, 4 * MAX_ARTIFACT_READ)
     sink.write(data)
     kept = sink.finish()
     assert kept is not None
-    assert store.read(LEASE, kept.id, 5, 10 * MAX_READ) == data[5 : 5 + MAX_READ]
+    assert store.read(LEASE, kept.id, 5, 10 * MAX_ARTIFACT_READ) == data[5 : 5 + MAX_ARTIFACT_READ]
     assert store.read(LEASE, kept.id, len(data), 1) == b""
     with pytest.raises(Failure):
         store.read(LEASE, kept.id, -1, 1)

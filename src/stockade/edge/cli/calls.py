@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import secrets
 import sys
-from typing import Final
 
 import click
 
 from stockade.decide.canonical import parse_strict
 from stockade.edge.bodies import check
 from stockade.edge.cli.exits import call_exit
-from stockade.edge.cli.interrupt import interruptible
+from stockade.edge.cli.interrupt import end_call, interruptible
 from stockade.edge.cli.options import capability_option, lease_option, socket_option
-from stockade.edge.cli.output import emit, explain, say
+from stockade.edge.cli.output import emit, say
 from stockade.edge.client.lease import READS, Lease
-from stockade.edge.client.results import StockadeError
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.exchange import MAX_BODY_BYTES
 from stockade.edge.wire import CallRequest, CancelReply
 from stockade.terms.fault import Code, failure
-
-_PIECE: Final = 4 * 1024 * 1024
+from stockade.terms.ports import MAX_ARTIFACT_READ
 
 
 @click.command()
@@ -70,7 +67,7 @@ def call(
                 turn=turn,
                 call_id=given_id,
             ),
-            lambda: _end(held, given_id, turn),
+            lambda: end_call(held, given_id, turn),
         )
         emit(result.to_json())
         return call_exit(result.status)
@@ -101,7 +98,7 @@ def get(
         held = stockade.attach(lease, capability)
         left = length
         while left is None or left > 0:
-            wanted = _PIECE if left is None else min(left, _PIECE)
+            wanted = MAX_ARTIFACT_READ if left is None else min(left, MAX_ARTIFACT_READ)
             data = held.artifact(artifact_id, offset, wanted)
             sys.stdout.buffer.write(data)
             offset += len(data)
@@ -118,13 +115,6 @@ def _cancel(lease: Lease, arguments: str | None, turn: int | None, call_id: str 
     found = lease.cancel(call_id, turn)
     emit(CancelReply(cancelled=found).model_dump_json())
     return 0 if found else 1
-
-
-def _end(lease: Lease, call_id: str, turn: int | None) -> None:
-    try:
-        lease.cancel(call_id, turn)
-    except StockadeError as error:
-        say(f"the call may still run: {explain(error.error)}")
 
 
 def _object(text: str) -> object:

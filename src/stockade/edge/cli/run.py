@@ -16,13 +16,14 @@ import click
 
 from stockade.edge.bodies import check
 from stockade.edge.cli.exits import RUN_FAULT, run_exit
-from stockade.edge.cli.interrupt import interruptible
+from stockade.edge.cli.interrupt import end_call, interruptible
 from stockade.edge.cli.options import Composition, capability_option, json_option, sendable
 from stockade.edge.cli.output import emit, explain, say
 from stockade.edge.cli.patches import PatchFile
 from stockade.edge.client.lease import Lease
-from stockade.edge.client.results import Result, StockadeError
-from stockade.edge.client.sdk import DEFAULT_SOCKET, SOCKET_VARIABLE, Stockade
+from stockade.edge.client.results import Result
+from stockade.edge.client.sdk import SOCKET_VARIABLE, Stockade
+from stockade.edge.exchange import DEFAULT_SOCKET
 from stockade.edge.server.listening import answers
 from stockade.edge.wire import LeaseCreate
 from stockade.terms.fault import Status
@@ -155,10 +156,7 @@ def _bring_back(lease: Lease, result: Result, target: str | None, patch: str | N
 
 
 def _cancel(lease: Lease, call_id: str) -> None:
-    try:
-        lease.cancel(call_id)
-    except StockadeError as error:
-        say(f"the program may still run: {explain(error.error)}")
+    end_call(lease, call_id, what="program")
 
 
 class _Outlet:

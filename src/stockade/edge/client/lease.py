@@ -17,6 +17,7 @@ from stockade.decide.idempotency import Place, canonical_arguments, idempotency_
 from stockade.edge.bodies import check
 from stockade.edge.client.connection import Message
 from stockade.edge.client.link import GRACE_S, Link, asked, reply_lost
+from stockade.edge.client.local_files import fetch_file, send_file
 from stockade.edge.client.narrowing import attenuate
 from stockade.edge.client.results import Result, StockadeError
 from stockade.edge.client.transport import Sink
@@ -28,7 +29,6 @@ from stockade.edge.wire import (
     CancelReply,
     CancelRequest,
     Empty,
-    FileWritten,
     LeaseCreate,
     LeaseExport,
     LeaseRenew,
@@ -40,15 +40,15 @@ from stockade.terms.base import Model
 from stockade.terms.fault import Failure
 from stockade.terms.grant import ApprovalRule, Check, Profile
 from stockade.terms.ids import CallRef
+from stockade.terms.ports import MAX_ARTIFACT_READ
 from stockade.terms.result import error_of
+from stockade.tools.catalog import TOOLS
+from stockade.tools.execution import MAX_TIMEOUT_MS
 
 # Tools of effect level A0: repeating them is free, so a lost reply is asked for again.
-READS: Final = frozenset({"file_view", "grep_search"})
-# The largest limit that any tool accepts, for calls that do not say theirs.
-_MAX_LIMIT_MS: Final = 300_000
+READS: Final = frozenset(tool.name for tool in TOOLS.values() if tool.effect == "A0")
 # Copying and removing a large tree.
 _SLOW_S: Final = 600.0
-NOT_NAMED: Final = "the daemon made a lease and did not name it"
 
 
 def create(link: Link, request: LeaseCreate) -> tuple[Result, Lease | None]:
@@ -58,14 +58,22 @@ def create(link: Link, request: LeaseCreate) -> tuple[Result, Lease | None]:
     except StockadeError as error:
         return link.refused(error), None
     result = Result.model_validate(reply.result.model_dump(by_alias=True))
-    made = reply.lease
-    if made is None:
+    granted = reply.lease
+    if granted is None:
         return result, None
     data = result.data
     owner = (data.tenant, data.trajectory) if data is not None and data.kind == "lease" else None
-    lease = Lease(link.with_token(made.token), made.lease_id, made.token, owner)
-    lease.generation, lease.expires_at = made.generation, made.expires_at
+    lease = Lease(link.with_token(granted.token), granted.lease_id, granted.token, owner)
+    lease.generation, lease.expires_at = granted.generation, granted.expires_at
     return result, lease
+
+
+def made(result: Result, lease: Lease | None) -> Lease:
+    """What `create` gives, for who wants the lease. Raises ToolError, StockadeError."""
+    result.check()
+    if lease is None:
+        raise StockadeError(reply_lost("the daemon made a lease and did not name it"))
+    return lease
 
 
 class Lease:
@@ -158,11 +166,7 @@ class Lease:
             share=above.lease_id if share else None,
             fork=above.lease_id if fork else None,
         )
-        result, lease = create(self._link, request)
-        result.check()
-        if lease is None:
-            raise StockadeError(reply_lost(NOT_NAMED))
-        return lease
+        return made(*create(self._link, request))
 
     # The four tools. Arguments that are left out have the tool's own defaults.
 
@@ -221,7 +225,7 @@ class Lease:
         except Failure as failure:
             return self._unsent(failure)
         limit = given.get("timeout_ms")
-        limit_ms = _MAX_LIMIT_MS
+        limit_ms = MAX_TIMEOUT_MS  # for calls that do not say theirs
         if isinstance(limit, int) and 0 < limit < limit_ms:
             limit_ms = limit
         # How long a program may run says its capability.
@@ -331,40 +335,19 @@ class Lease:
     def upload(self, local: str | os.PathLike[str], path: str) -> str:
         """Write a whole file of this machine into the workspace; gives its version. Raises
         StockadeError, and OSError for the local file."""
-        with open(local, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            message = self._message("PUT", self._file(path))
-            upload = Message(
-                message.method,
-                message.target,
-                message.headers,
-                file,
-                length=size,
-                silence_s=_SLOW_S,
-            )
-            return self._link.ask(upload, FileWritten).version
+        return send_file(self._link, self._message("PUT", self._file(path)), local)
 
     def download(self, path: str, local: str | os.PathLike[str]) -> None:
         """Write a whole file of the workspace to `local`, which appears only when it is whole.
         Raises StockadeError, and OSError for the local file."""
-        part = Path(f"{os.fspath(local)}.part")
-        try:
-            with part.open("wb") as file:
-
-                def sink(data: bytes) -> None:
-                    file.write(data)
-
-                self._link.pour(self._message("GET", self._file(path)), sink)
-            part.replace(local)
-        finally:
-            part.unlink(missing_ok=True)
+        fetch_file(self._link, self._message("GET", self._file(path)), local)
 
     def artifact(self, artifact_id: str, offset: int = 0, length: int | None = None) -> bytes:
         """Raw bytes of an artifact from stream offset `offset`, at most 4 MiB at once. A short
         answer is not the end, an empty one is. Raises StockadeError: not_found inside the part
         that was not kept, with its borders in `details`."""
         if length is None:
-            length = 4 * 1024 * 1024
+            length = MAX_ARTIFACT_READ
         wanted = asked(ArtifactRange, lease=self.id, id=artifact_id, offset=offset, length=length)
         query = urlencode({"offset": wanted.offset, "length": wanted.length})
         target = f"artifacts/{quote(self.id, safe='')}/{wanted.id}?{query}"

@@ -30,11 +30,11 @@ from stockade.edge.budget_wire import (
 )
 from stockade.edge.claim_wire import CallList, CallRecord, CallView, SettleAs, SettleRequest
 from stockade.edge.client.audit import Audit
-from stockade.edge.client.lease import NOT_NAMED, Lease, create
-from stockade.edge.client.link import Link, asked, reply_lost
+from stockade.edge.client.lease import Lease, create, made
+from stockade.edge.client.link import Link, asked
 from stockade.edge.client.results import Result, StockadeError
 from stockade.edge.client.transport import HttpTransport, Transport
-from stockade.edge.exchange import CLIENT_HEADER, MODEL_HEADER
+from stockade.edge.exchange import CLIENT_HEADER, DEFAULT_SOCKET, MODEL_HEADER
 from stockade.edge.wire import (
     DoctorReport,
     Empty,
@@ -48,7 +48,6 @@ from stockade.edge.wire import (
 from stockade.terms.fault import Code, Fault
 from stockade.terms.result import error_of
 
-DEFAULT_SOCKET: Final = "/run/stockade/stockade.sock"
 SOCKET_VARIABLE: Final = "STOCKADE_SOCKET"
 CLIENT_VARIABLE: Final = "STOCKADE_CLIENT"
 MODEL_VARIABLE: Final = "STOCKADE_MODEL"
@@ -142,11 +141,7 @@ class Stockade:
             ttl_s=ttl_s,
             within_ceiling=within_ceiling,
         )
-        result, lease = self.create_lease(request, capability)
-        result.check()
-        if lease is None:
-            raise StockadeError(reply_lost(NOT_NAMED))
-        return lease
+        return made(*self.create_lease(request, capability))
 
     def attach(self, lease: str, token: str | None = None) -> Lease:
         """An existing lease by its id or `tenant/trajectory`. Without a token it works only for a

@@ -47,12 +47,11 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
-from stockade.edge.exchange import MAX_CONNECTIONS, Peer, Role
-from stockade.terms.base import MAX_INTEGER, Model
+from stockade.edge.exchange import DEFAULT_SOCKET, MAX_CONNECTIONS, Peer, Role
+from stockade.terms.base import MAX_INTEGER, Model, first_finding
 from stockade.terms.ids import Name, Tenant
 
 DEFAULT_CONFIG: Final = "/etc/stockade/config.toml"
-DEFAULT_SOCKET: Final = "/run/stockade/stockade.sock"
 DEFAULT_STATE_DIR: Final = "/var/lib/stockade"
 DEFAULT_CEILING: Final = "default"
 
@@ -200,15 +199,24 @@ def load(path: str | None = None) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file}: not TOML: {error}") from error
     except ValidationError as error:
-        raise ConfigError(f"{file}: {mistake(error)}") from error
+        raise ConfigError(f"{file}: {_mistake(error)}") from error
 
 
-def mistake(error: ValidationError) -> str:
+def changed(config: Config, given: Mapping[str, str]) -> Config:
+    """With values of the command line in it. Raises ConfigError."""
+    try:
+        return Config.model_validate(config.model_dump() | dict(given))
+    except ValidationError as error:
+        raise ConfigError(_mistake(error)) from error
+
+
+def _mistake(error: ValidationError) -> str:
     """The first one: its place in the file, and what is wrong there."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    unknown = first["type"] == "extra_forbidden"
-    said = "there is no such key" if unknown else first["msg"].removeprefix("Value error, ")
-    return f"{'.'.join(map(str, first['loc']))}: {said}"
+    place, reason = first_finding(error)
+    unknown = error.errors(include_url=False, include_input=False, include_context=False)[0]["type"]
+    if unknown == "extra_forbidden":
+        reason = "there is no such key"
+    return f"{place}: {reason.removeprefix('Value error, ')}"
 
 
 def peers(config: Config, own_uid: int) -> Mapping[int, Peer]:
