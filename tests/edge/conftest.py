@@ -17,6 +17,8 @@ from stockade.edge.audit_wire import AuditRecords, AuditStatus, ExportedRequest,
 from stockade.edge.authority_wire import (
     KeyList,
     KeyView,
+    MintReply,
+    MintRequest,
     RetireRequest,
     RevocationList,
     RevocationView,
@@ -50,8 +52,6 @@ from stockade.edge.wire import (
     LeaseRenew,
     LeaseReply,
     LeaseView,
-    MintReply,
-    MintRequest,
     RunRequest,
 )
 from stockade.terms.approval import ApprovalState
@@ -203,9 +203,13 @@ class FakeAudit:
 
 @dataclass
 class FakeAuthority:
-    """One key, and one revocation of whatever is asked."""
+    """One key, one capability, and one revocation of whatever is asked."""
 
     seen: list[tuple[str, object]] = field(default_factory=list)
+
+    def mint(self, context: Context, request: MintRequest) -> MintReply:
+        self.seen.append(("mint", request))
+        return MintReply(token=TOKEN, cut=[])
 
     def revoke(self, context: Context, request: RevokeRequest) -> RevocationView:
         self.seen.append(("revoke", request))
@@ -377,10 +381,6 @@ class FakeService:
     def read_artifact(self, context: Context, request: ArtifactRange) -> bytes:
         self.note("artifact", context, request)
         return self.artifact[request.offset : request.offset + request.length]
-
-    def mint(self, context: Context, request: MintRequest) -> MintReply:
-        self.note("mint", context, request)
-        return MintReply(token=TOKEN, cut=[])
 
     def doctor(self) -> DoctorReport:
         return DoctorReport(ok=True, checks=[])

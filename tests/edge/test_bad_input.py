@@ -276,12 +276,6 @@ def test_a_tenants_peer_can_not_make_the_daemon_read_or_write_host_paths(
     assert tenant.ask("POST", f"/v1/leases/{LEASE}/export", "{}")[1]["status"] == "succeeded"
 
 
-def test_a_tenants_peer_can_not_mint(tenant: Running, service: FakeService) -> None:
-    asked = '{"tenant": "acme", "trajectory": "t", "grant": "agent", "ttl_s": 60}'
-    assert tenant.ask("POST", "/v1/capabilities", asked)[0] == 403
-    assert service.seen == []
-
-
 def test_a_lease_with_connect_is_refused_until_there_is_a_gateway(
     server: Running, service: FakeService
 ) -> None:

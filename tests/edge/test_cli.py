@@ -16,6 +16,7 @@ import click
 import pytest
 
 from stockade.edge.api import Api
+from stockade.edge.authority_wire import MintRequest
 from stockade.edge.cli.main import cli, main
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.client.transport import InProcessTransport
@@ -607,7 +608,8 @@ def test_mint_asks_the_daemon(stockade_cli: Cli, daemon: Running, service: FakeS
         "capability", "mint", "--tenant", "acme", "--trajectory", "t", "--ttl-s", "60"
     )
     assert said.out == f"{TOKEN}\n"
-    [(_, request)] = service.seen
+    [(_, request)] = service.authority.seen
+    assert isinstance(request, MintRequest)
     assert (request.grant, request.ttl_s) == ("agent", 60)
 
 

@@ -1,6 +1,6 @@
-"""Keys and revocation as the API asks for them: who may do what, and words into values.
+"""Minting, keys and revocation as the API asks for them: who may do what, and words into values.
 
-Operators work on keys and revoke whatever they name. A tenant's peer revokes what it holds: it
+Operators mint, work on keys and revoke whatever they name. A tenant's peer revokes what it holds: it
 shows the token, and the token's last block is what ends. It can't name the block before, whose
 token it does not have.
 """
@@ -10,6 +10,8 @@ from __future__ import annotations
 from stockade.edge.authority_wire import (
     KeyList,
     KeyView,
+    MintReply,
+    MintRequest,
     RetireRequest,
     RevocationList,
     RevocationView,
@@ -18,6 +20,7 @@ from stockade.edge.authority_wire import (
 from stockade.edge.service import Context
 from stockade.flow.auditing import Auditor
 from stockade.flow.authority import Authority
+from stockade.flow.minting import Minter
 from stockade.terms.audit import AuditKind, Detail
 from stockade.terms.authority import Revocation
 from stockade.terms.ports import Clock
@@ -27,10 +30,32 @@ from stockade.tools.shape import timestamp
 class AuthorityService:
     """Implements `edge.service.AuthorityVerbs`. Thread-safe."""
 
-    def __init__(self, authority: Authority, audit: Auditor, clock: Clock) -> None:
+    def __init__(self, authority: Authority, minter: Minter, audit: Auditor, clock: Clock) -> None:
         self._authority = authority
+        self._minter = minter
         self._audit = audit
         self._clock = clock
+
+    def mint(self, context: Context, request: MintRequest) -> MintReply:
+        context.operators_only("mint capabilities")
+        now = self._clock()
+        made = self._minter.root(
+            request.tenant,
+            request.trajectory,
+            request.grant,
+            request.ttl_s,
+            now,
+            within_ceiling=request.within_ceiling,
+        )
+        self._audit.note(
+            AuditKind.CAPABILITY_MINTED,
+            context.who,
+            tenant=request.tenant,
+            trajectory=request.trajectory,
+            chain=self._authority.verify(made.token, now).chain,
+            detail={"grant": request.grant, "ttl_s": request.ttl_s, "cut": list(made.cut)},
+        )
+        return MintReply(token=made.token, cut=list(made.cut))
 
     def revoke(self, context: Context, request: RevokeRequest) -> RevocationView:
         by, now = context.by, self._clock()

@@ -1,4 +1,4 @@
-"""The JSON bodies of `/v1` about keys and revocation, shared by server and client."""
+"""The JSON bodies of `/v1` about minting, keys and revocation, shared by server and client."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, model_validator
 
+from stockade.edge.wire import Seconds
 from stockade.terms.authority import MAX_KEYS
 from stockade.terms.base import Model
-from stockade.terms.ids import Name
+from stockade.terms.ids import Name, Tenant, Trajectory
 
 MAX_REASON_CHARS = 256
 
@@ -16,6 +17,24 @@ BlockId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Reason = Annotated[
     str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=MAX_REASON_CHARS)
 ]
+
+
+class MintRequest(Model):
+    """A root capability from a grant file. Operators only. `within_ceiling` asks for what the
+    tenant's ceiling leaves of it, instead of a refusal where the grant is wider."""
+
+    tenant: Tenant
+    trajectory: Trajectory
+    grant: Name
+    ttl_s: Seconds
+    within_ceiling: bool = False
+
+
+class MintReply(Model):
+    """`cut` are the components that the ceiling made smaller."""
+
+    token: str
+    cut: list[str]
 
 
 class RevokeRequest(Model):

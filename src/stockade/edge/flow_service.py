@@ -29,8 +29,6 @@ from stockade.edge.wire import (
     CallRequest,
     CancelRequest,
     DoctorReport,
-    MintReply,
-    MintRequest,
     RunRequest,
 )
 from stockade.flow.approvals import Approvals
@@ -86,7 +84,7 @@ class FlowService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.watching = parts.watching
-        self.authority = AuthorityService(parts.authority, parts.audit, parts.clock)
+        self.authority = AuthorityService(parts.authority, parts.minter, parts.audit, parts.clock)
         self.audit = AuditService(parts.audit, parts.audit_key, parts.secrets.hide_all)
         self.claims = ClaimService(parts.settlement, parts.leases, parts.authority, parts.clock)
         self.budgets = BudgetService(
@@ -184,25 +182,6 @@ class FlowService:
         )
         return self._parts.artifacts.read(record.id, request.id, request.offset, request.length)
 
-    def mint(self, context: Context, request: MintRequest) -> MintReply:
-        made = self._parts.minter.root(
-            request.tenant,
-            request.trajectory,
-            request.grant,
-            request.ttl_s,
-            self._parts.clock(),
-            within_ceiling=request.within_ceiling,
-        )
-        self._parts.audit.note(
-            AuditKind.CAPABILITY_MINTED,
-            context.who,
-            tenant=request.tenant,
-            trajectory=request.trajectory,
-            chain=self._verify(made.token).chain,
-            detail={"grant": request.grant, "ttl_s": request.ttl_s, "cut": list(made.cut)},
-        )
-        return MintReply(token=made.token, cut=list(made.cut))
-
     def doctor(self) -> DoctorReport:
         return doctor_report(self._parts.state_dir)
 
@@ -210,11 +189,9 @@ class FlowService:
         """The lease, if the peer and its token may use it now."""
         record = self._parts.leases.show(context.peer.tenant, lease)
         token = context.call_token()
-        permit = self._verify(self._parts.leases.own_token(record) if token is None else token)
+        token = self._parts.leases.own_token(record) if token is None else token
+        permit = self._parts.authority.verify(token, self._parts.clock())
         return self._parts.leases.admit(record.id, permit), permit
-
-    def _verify(self, token: str) -> Permit:
-        return self._parts.authority.verify(token, self._parts.clock())
 
     @contextmanager
     def _workspace(

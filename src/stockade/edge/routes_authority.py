@@ -1,12 +1,17 @@
-"""Routes of keys and revocation."""
+"""Routes of minting, keys and revocation."""
 
 from __future__ import annotations
 
-from stockade.edge.authority_wire import RetireRequest, RevokeRequest
+from stockade.edge.authority_wire import MintRequest, RetireRequest, RevokeRequest
 from stockade.edge.bodies import read_body
 from stockade.edge.exchange import Response
 from stockade.edge.routing import Inbound, Route, reply
 from stockade.edge.wire import Empty
+
+
+def mint(inbound: Inbound) -> Response:
+    request = read_body(MintRequest, inbound.request.body)
+    return reply(inbound.service.authority.mint(inbound.context, request))
 
 
 def revoke(inbound: Inbound) -> Response:
@@ -33,6 +38,7 @@ def retire(inbound: Inbound) -> Response:
 
 
 ROUTES = (
+    Route("POST", "capabilities", mint),
     Route("POST", "capabilities/revoke", revoke),
     Route("GET", "capabilities/revocations", revocations),
     Route("GET", "keys", keys),

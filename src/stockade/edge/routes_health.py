@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from stockade.edge.exchange import Response
 from stockade.edge.routing import Inbound, Route, reply
-from stockade.edge.wire import Ready
+from stockade.edge.wire import Health, Ready
 
 
 def metrics(inbound: Inbound) -> Response:
     text, content_type = inbound.service.watching.metrics(inbound.context)
     return Response(200, text, content_type)
+
+
+def health(inbound: Inbound) -> Response:
+    status = "stopping" if inbound.stopping else "ok"
+    return reply(Health.model_validate({"status": status, "version": inbound.version}))
 
 
 def healthz(inbound: Inbound) -> Response:
@@ -28,6 +33,7 @@ def readyz(inbound: Inbound) -> Response:
 
 
 ROUTES = (
+    Route("GET", "health", health),
     Route("GET", "/metrics", metrics),
     Route("GET", "/healthz", healthz, for_everybody=True),
     Route("GET", "/readyz", readyz, for_everybody=True),

@@ -1,12 +1,12 @@
-"""Routes that look, and minting: artifacts, tools, capabilities, health, doctor."""
+"""Routes that only look: artifacts, tools, doctor."""
 
 from __future__ import annotations
 
-from stockade.edge.bodies import check, read_body
+from stockade.edge.bodies import check
 from stockade.edge.exchange import BYTES_TYPE, Response
 from stockade.edge.routing import Inbound, Lane, Route, reply
 from stockade.edge.toolbox import tool_list
-from stockade.edge.wire import ArtifactRange, Health, MintRequest
+from stockade.edge.wire import ArtifactRange
 from stockade.terms.fault import Code, failure
 from stockade.terms.ports import MAX_ARTIFACT_READ
 
@@ -35,17 +35,6 @@ def tools(inbound: Inbound) -> Response:
     return reply(tool_list())
 
 
-def mint(inbound: Inbound) -> Response:
-    request = read_body(MintRequest, inbound.request.body)
-    inbound.context.operators_only("mint capabilities")
-    return reply(inbound.service.mint(inbound.context, request))
-
-
-def health(inbound: Inbound) -> Response:
-    status = "stopping" if inbound.stopping else "ok"
-    return reply(Health.model_validate({"status": status, "version": inbound.version}))
-
-
 def doctor(inbound: Inbound) -> Response:
     return reply(inbound.service.doctor())
 
@@ -59,7 +48,5 @@ def _number(text: str, name: str) -> int:
 ROUTES = (
     Route("GET", "artifacts/{lease}/{id}", artifact, lane=Lane.TRANSFER),
     Route("GET", "tools", tools),
-    Route("POST", "capabilities", mint),
-    Route("GET", "health", health),
     Route("GET", "doctor", doctor, lane=Lane.BULK),
 )

@@ -20,6 +20,8 @@ from stockade.edge.audit_wire import (
 )
 from stockade.edge.authority_wire import (
     KeyList,
+    MintReply,
+    MintRequest,
     RetireRequest,
     RevocationList,
     RevocationView,
@@ -45,8 +47,6 @@ from stockade.edge.wire import (
     LeaseRenew,
     LeaseReply,
     LeaseView,
-    MintReply,
-    MintRequest,
     RunRequest,
 )
 from stockade.terms.audit import Acting
@@ -125,8 +125,9 @@ class ClaimVerbs(Protocol):
 
 
 class AuthorityVerbs(Protocol):
-    """Keys and revocation. Each method knows itself who may call it."""
+    """Minting, keys and revocation. Each method knows itself who may call it."""
 
+    def mint(self, context: Context, request: MintRequest) -> MintReply: ...
     def revoke(self, context: Context, request: RevokeRequest) -> RevocationView: ...
     def revocations(self, context: Context) -> RevocationList: ...
     def keys(self, context: Context) -> KeyList: ...
@@ -194,5 +195,4 @@ class Service(Protocol):
         self, context: Context, lease: str, path: str, content: Iterator[bytes]
     ) -> str: ...
     def read_artifact(self, context: Context, request: ArtifactRange) -> bytes: ...
-    def mint(self, context: Context, request: MintRequest) -> MintReply: ...
     def doctor(self) -> DoctorReport: ...

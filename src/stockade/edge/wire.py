@@ -178,24 +178,6 @@ class ArtifactRange(Model):
     length: Annotated[int, Field(ge=1, le=MAX_ARTIFACT_READ)]
 
 
-class MintRequest(Model):
-    """A root capability from a grant file. Operators only. `within_ceiling` asks for what the
-    tenant's ceiling leaves of it, instead of a refusal where the grant is wider."""
-
-    tenant: Tenant
-    trajectory: Trajectory
-    grant: Name
-    ttl_s: Seconds
-    within_ceiling: bool = False
-
-
-class MintReply(Model):
-    """`cut` are the components that the ceiling made smaller."""
-
-    token: str
-    cut: list[str]
-
-
 class Health(Model):
     status: Literal["ok", "stopping"]
     version: str

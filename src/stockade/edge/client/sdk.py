@@ -17,6 +17,8 @@ from urllib.parse import quote, urlencode
 
 from stockade.edge.authority_wire import (
     KeyList,
+    MintReply,
+    MintRequest,
     RetireRequest,
     RevocationList,
     RevocationView,
@@ -42,8 +44,6 @@ from stockade.edge.wire import (
     LeaseCreate,
     LeaseList,
     LeaseView,
-    MintReply,
-    MintRequest,
 )
 from stockade.terms.fault import Code, Fault
 from stockade.terms.result import error_of
