@@ -320,7 +320,7 @@ def chains(parent: Lease) -> tuple[str, str]:
             token = attenuate(token, narrow(last, per_lease=limits))
         return token
 
-    return extended(40, 30), extended(20, 10)
+    return extended(40, 30), extended(20, 16)
 
 
 CUTS: dict[str, Callable[[list[bytes], list[bytes], bytes, bytes], str]] = {
