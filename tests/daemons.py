@@ -267,7 +267,7 @@ class Daemon:
 
 
 def _roots() -> list[Path]:
-    found = cgroup.detect(Path("/proc/self/mountinfo").read_text())
+    found = cgroup.of_this_host()
     return sorted({found.unified, *found.v1.values()})
 
 

@@ -11,8 +11,9 @@ from stockade.decide.compile import compile_plan, lease_limits, lease_tmp_bytes,
 from stockade.decide.seccomp import compile_seccomp
 from stockade.engines.oci import image, toolbox
 from stockade.engines.oci.engine import OciEngine, Setup
-from stockade.host import cgroup, instance, leasedir
+from stockade.host import cgroup, instance
 from stockade.host.cancel import EventfdCancel
+from stockade.host.clocks import current_boot
 from stockade.host.data import data_directory, native_program
 from stockade.host.file_locks import FileLocks
 from stockade.host.files import LeaseFiles
@@ -108,7 +109,7 @@ class OciWorld(_Base):
         self.instance = instance.acquire(self.state, secrets.token_hex)
         self.holder = MountHolder(self.state / "mounts")
         self.background = ThreadPoolExecutor(4)
-        self.hierarchies = cgroup.detect(Path("/proc/self/mountinfo").read_text())
+        self.hierarchies = cgroup.of_this_host()
         recipe = image.parse_recipe((data_directory("images") / "host.json").read_bytes())
         self.engine = self.oci = OciEngine(
             Setup(
@@ -138,7 +139,7 @@ class OciWorld(_Base):
             self.state,
             self.holder,
             lambda root_fd, owner: LeaseFiles(root_fd, FileLocks(), owner),
-            boot=leasedir.current_boot(),
+            boot=current_boot(),
         )
 
     def lease(self) -> LeaseTree:

@@ -167,7 +167,7 @@ class Crun:
 
 def _cover() -> None:
     """Hide the cgroup2 hierarchy and every cgroup directory that is no mount, where v1 is in use."""
-    hierarchies = cgroup.detect(Path("/proc/self/mountinfo").read_text())
+    hierarchies = cgroup.of_this_host()
     if not hierarchies.hybrid:
         return
     for entry in _CGROUPS.iterdir():

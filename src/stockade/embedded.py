@@ -22,7 +22,7 @@ def open_local() -> InProcessTransport:
     """A runtime in this process with a state directory of its own below `EMBEDDED`, which `close`
     removes. Any number at once. Makes this process a subreaper (PR_SET_CHILD_SUBREAPER(2const))."""
     check_host(EMBEDDED)
-    leftovers.collect(EMBEDDED, cgroup.detect(Path("/proc/self/mountinfo").read_text()))
+    leftovers.collect(EMBEDDED, cgroup.of_this_host())
     state_dir, owned = leftovers.new_state(EMBEDDED)
     with ExitStack() as undo:
         undo.callback(leftovers.remove_state, state_dir, owned)

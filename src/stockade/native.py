@@ -49,7 +49,7 @@ def engine_setup(
             native_program("regular.so"),
         ),
         images={recipe.name: image.build(recipe, place / "images")},
-        hierarchies=cgroup.detect(Path("/proc/self/mountinfo").read_text()),
+        hierarchies=cgroup.of_this_host(),
         seccomp={
             ref: compile_seccomp(item, platform.machine()).to_json()
             for ref, item in policy.seccomp.items()

@@ -39,9 +39,9 @@ from stockade.flow.sandboxes import Sandboxes
 from stockade.flow.secrets import Secrets
 from stockade.flow.sweeper import Sweeper, going_on
 from stockade.flow.user_ids import UID_SLOTS
-from stockade.host import cgroup, instance, interpreter, leasedir, processes
+from stockade.host import cgroup, instance, interpreter, processes
 from stockade.host.cancel import EventfdCancel
-from stockade.host.clocks import HostClock
+from stockade.host.clocks import HostClock, current_boot
 from stockade.host.data import native_program
 from stockade.host.file_locks import FileLocks
 from stockade.host.files import LeaseFiles
@@ -218,7 +218,7 @@ def _open_books(start: _Start, undo: ExitStack) -> _Books:
 
 def _open_host(start: _Start, ledger: SqliteLedger, undo: ExitStack) -> _Host:
     persistent = start.persistent
-    unified = cgroup.detect(Path("/proc/self/mountinfo").read_text()).unified
+    unified = cgroup.of_this_host().unified
     keeper = Keeper(native_program("keep"), unified, start.owned.id)
     holder = MountHolder(start.state_dir / "mounts", keeper if persistent else None)
     going = going_on(ledger.leases(), start.clock.moment())
@@ -243,7 +243,7 @@ def _open_host(start: _Start, ledger: SqliteLedger, undo: ExitStack) -> _Host:
         start.state_dir,
         holder,
         lambda root_fd, owner: LeaseFiles(root_fd, FileLocks(), owner),
-        boot=leasedir.current_boot(),
+        boot=current_boot(),
     )
     undo.callback(lambda: workspaces.close(left))
     return _Host(setup, engine, workspaces, recovered, left)

@@ -111,13 +111,13 @@ class Daemon:
 
     def groups(self) -> list[Path]:
         """Its directories in every cgroup hierarchy."""
-        hierarchies = cgroup.detect(Path("/proc/self/mountinfo").read_text())
+        hierarchies = cgroup.of_this_host()
         roots = {hierarchies.unified, *hierarchies.v1.values()}
         return [made for root in roots for made in root.glob(f"stockade-{self.instance}")]
 
     def lease_group(self, lease_id: str) -> Path:
         """The group that all of a lease's sandboxes are in, in the unified hierarchy."""
-        hierarchies = cgroup.detect(Path("/proc/self/mountinfo").read_text())
+        hierarchies = cgroup.of_this_host()
         return hierarchies.unified / f"stockade-{self.instance}" / lease_id
 
     def commands(self, lease_id: str) -> list[int]:

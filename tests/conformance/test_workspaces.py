@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from stockade.host.clocks import current_boot
 from stockade.host.file_locks import FileLocks
 from stockade.host.files import LeaseFiles
-from stockade.host.leasedir import current_boot
 from stockade.host.mounts import MountHolder
 from stockade.host.workspaces import LocalWorkspaces
 from stockade.terms.ports import Files

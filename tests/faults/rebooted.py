@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from stockade.host import leasedir
+from stockade.host import clocks
 
 if __name__ == "__main__":
     boot = sys.argv.pop(1)
     # Before whoever takes the name from here.
-    leasedir.current_boot = lambda: boot
+    clocks.current_boot = lambda: boot
     from stockade.command import main
 
     main()

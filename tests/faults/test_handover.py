@@ -27,7 +27,7 @@ from stockade.engines.oci import engine
 from stockade.engines.oci.journal import CallJournal
 from stockade.host import guest_wire
 from stockade.host.cgroup import counter, populated
-from stockade.host.leasedir import current_boot
+from stockade.host.clocks import current_boot
 from stockade.ledger.claim_table import ClaimTable
 from stockade.ledger.store import SqliteLedger
 from stockade.runtime import Runtime

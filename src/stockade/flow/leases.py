@@ -82,8 +82,8 @@ class Leases:
 
     def create(self, request: LeaseRequest) -> Created:
         """Raises Failure: invalid_argument, token and denial codes, ceiling_exceeded, key_reused
-        (other parameters), unenforceable (less of a shared disk), source_unusable, workspace_unavailable, storage_unavailable, busy,
-        argument_too_large (env)."""
+        (other parameters), unenforceable (less of a shared disk), source_unusable,
+        workspace_unavailable, storage_unavailable, busy, argument_too_large (env)."""
         check_variables(dict(request.env))
         with self._origin(request) as origin:
             now = self._clock.moment()

@@ -49,8 +49,8 @@ class Running:
         turn: int | None = None,
         chain: tuple[str, ...] = (),
     ) -> Iterator[CancelSignal]:
-        """Hold one of the lease's places under the capability with these block ids. Raises Failure(busy) when all are taken,
-        Failure(right_not_granted) when there is none,
+        """Hold one of the lease's places under the capability with these block ids. Raises
+        Failure(busy) when all are taken, Failure(right_not_granted) when there is none,
         Failure(shutting_down) once `drain` was called."""
         with self._changed:
             if self._draining:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from stockade.terms.fault import Code, failure
+from stockade.terms.lease import UID_RANGE
 from stockade.terms.ports import Ledger
 
-# A lease's files belong to 65,536 host user ids from here on: above all that distributions and
+# The ranges of leases (`UID_RANGE`) are from here on: above all that distributions and
 # directory services hand out, and below 2^32 - 1, which is no user id.
 UID_FLOOR: Final = 1_073_741_824
-UID_RANGE: Final = 65_536
 UID_SLOTS: Final = (2**32 - 1 - UID_FLOOR) // UID_RANGE
 
 

@@ -75,6 +75,11 @@ def detect(mountinfo: str) -> Hierarchies:
     return Hierarchies(unified, v1)
 
 
+def of_this_host() -> Hierarchies:
+    """Raises as `detect`."""
+    return detect(Path("/proc/self/mountinfo").read_text())
+
+
 def write(path: Path, text: str) -> None:
     """One write(2) to a group's interface file. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)

@@ -1,11 +1,16 @@
-"""The clocks of this host."""
+"""The clocks of this host, and which boot they run in."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
-from stockade.host.leasedir import current_boot
 from stockade.terms.moment import Moment
+
+
+def current_boot() -> str:
+    """The kernel's name for this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 class HostClock:

@@ -16,10 +16,10 @@ from typing import Final
 from stockade.host.disks import BLOCK_BYTES, MIN_BYTES
 from stockade.host.space import SpaceCheck
 from stockade.terms.fault import Code, Failure, failure
+from stockade.terms.lease import UID_RANGE
 from stockade.terms.pathname import WORKSPACE, to_bytes
 from stockade.terms.plan import Limits
 
-ID_RANGE: Final = 65_536
 # The overlay's own directories, and what the file system keeps for itself.
 _OWN_INODES: Final = 64
 
@@ -37,7 +37,7 @@ def may_be_read(read: Sequence[str], path: bytes) -> bool:
 def moved_ids(origin: int, new: int) -> Callable[[int], int]:
     """A host id of the range at `origin` becomes the same one of the range at `new`; any other,
     which no sandbox can make, the first."""
-    return lambda host_id: new + (host_id - origin if 0 <= host_id - origin < ID_RANGE else 0)
+    return lambda host_id: new + (host_id - origin if 0 <= host_id - origin < UID_RANGE else 0)
 
 
 class DiskShare:

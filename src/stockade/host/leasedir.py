@@ -51,11 +51,6 @@ _CHANGED: Final = frozenset(
 )
 
 
-def current_boot() -> str:
-    """The kernel's name for this boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
 @dataclass(frozen=True, slots=True)
 class LeaseDirectory:
     path: Path

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from stockade.host.disks import BLOCK_BYTES
 from stockade.host.trees import READ_FILE, Cursor, copy_extents, names
 from stockade.terms.pathname import to_text
 
 _FICLONE: Final = 0x40049409
 _NO_REFLINK: Final = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY)
 _SMALL: Final = 64 * 1024
-_BLOCK_BYTES: Final = 4096
 
 
 def exclusion(patterns: tuple[str, ...]) -> Callable[[bytes], bool]:
@@ -132,7 +132,7 @@ class TreeCopy:
             self._report.skipped += 1
             return False
         self._source.enter(name)
-        self._check_entry(_BLOCK_BYTES)
+        self._check_entry(BLOCK_BYTES)
         os.mkdir(name, 0o700, dir_fd=self._target.fd)
         self._target.enter(name)
         return True
@@ -145,7 +145,7 @@ class TreeCopy:
 
     def _copy_link(self, name: bytes, info: os.stat_result) -> None:
         fd = self._target.fd
-        self._check_entry(_BLOCK_BYTES)
+        self._check_entry(BLOCK_BYTES)
         os.symlink(os.readlink(name, dir_fd=self._source.fd), name, dir_fd=fd)
         ids = self._ids(info.st_uid), self._ids(info.st_gid)
         os.chown(name, *ids, dir_fd=fd, follow_symlinks=False)

@@ -45,7 +45,7 @@ class _Entry:
 
 class LocalWorkspaces:
     """`new_files(root_fd, owner_uid)` makes the file tools of a mounted lease. `boot` is
-    `leasedir.current_boot()`. Nothing is created or reset while fewer than `reserve_bytes` are free
+    `clocks.current_boot()`. Nothing is created or reset while fewer than `reserve_bytes` are free
     on the state directory's file system."""
 
     def __init__(

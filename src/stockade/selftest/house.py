@@ -21,8 +21,9 @@ from stockade.decide.compile import compile_plan, plan_digest
 from stockade.embedded import EMBEDDED
 from stockade.engines.oci import image
 from stockade.engines.oci.engine import OciEngine, Setup
-from stockade.flow.user_ids import UID_FLOOR, UID_RANGE, UID_SLOTS
-from stockade.host import cgroup, leasedir, leftovers, processes
+from stockade.flow.user_ids import UID_FLOOR, UID_SLOTS
+from stockade.host import cgroup, leftovers, processes
+from stockade.host.clocks import current_boot
 from stockade.host.data import native_program
 from stockade.host.file_locks import FileLocks
 from stockade.host.files import LeaseFiles
@@ -34,6 +35,7 @@ from stockade.ledger.artifacts import FileArtifacts
 from stockade.selftest import bait, door, furniture, neighbour
 from stockade.selftest.scene import Facts, Room, Scene
 from stockade.selftest.stage import PROGRAM, Stage
+from stockade.terms.lease import UID_RANGE
 from stockade.terms.plan import Kind, SandboxPlan
 from stockade.terms.ports import LeaseTree, Sandbox, Workspace, WorkspaceSpec
 
@@ -57,7 +59,7 @@ class House:
             state_dir,
             self._holder,
             lambda root_fd, owner: LeaseFiles(root_fd, FileLocks(), owner),
-            boot=leasedir.current_boot(),
+            boot=current_boot(),
         )
         undo.callback(self._workspaces.close)
         slot = int(instance, 16)
@@ -204,7 +206,7 @@ def opened() -> Iterator[House]:
     """A house with its baits, and nothing of it afterwards. Raises Failure(engine_unavailable)."""
     place = EMBEDDED
     native.check_host(place)
-    leftovers.collect(place, cgroup.detect(Path("/proc/self/mountinfo").read_text()))
+    leftovers.collect(place, cgroup.of_this_host())
     state_dir, owned = leftovers.new_state(place)
     with ExitStack() as undo:
         undo.callback(leftovers.remove_state, state_dir, owned)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 from stockade.terms.grant import Grant
 from stockade.terms.moment import Moment
+
+# How many host user ids, and group ids, belong to a lease.
+UID_RANGE: Final = 65_536
 
 
 class LeaseState(StrEnum):
@@ -27,7 +31,7 @@ class LeaseRecord:
     seconds old, whatever the wall clock says; in any other boot, and only there, `expires_at_s`
     decides, which is otherwise for people. `token` is the whole token of the lease, bound to
     (id, generation); `chain` its block ids; `not_after_s` the ceiling of every renewal.
-    The lease's files belong to host uid and gid `uid_base`; its range is 65,536 long. A reset
+    The lease's files belong to host uid and gid `uid_base`; its range is `UID_RANGE` long. A reset
     raises `workspace_version`.
 
     `shares` is the lease whose workspace, user ids and disk this one works in, and that it can't

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from stockade.terms.fault import Code, Failure
+from stockade.terms.lease import UID_RANGE
 from stockade.terms.ports import PathScope, Workspaces, WorkspaceSpec
 
 EVERYWHERE: Final = PathScope(read=("/workspace",), write=("/workspace",), deny=())
-_IDS: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,9 @@ class Place:
 
     def fork_spec(self) -> WorkspaceSpec:
         return replace(
-            self.spec, lease_id=f"{self.spec.lease_id[:-1]}f", uid_base=self.spec.uid_base + _IDS
+            self.spec,
+            lease_id=f"{self.spec.lease_id[:-1]}f",
+            uid_base=self.spec.uid_base + UID_RANGE,
         )
 
 

@@ -35,7 +35,7 @@ def get(name: str) -> AnyTool:
     return tool
 
 
-def unknown_name(tool: str, argument: str | None = None) -> str | None:
+def unknown_name(tool: str, argument: str | None) -> str | None:
     """What is wrong with names that a grant's conditions have; None if they are those of a tool and
     of an argument of it. A condition with a misspelled tool is one for no call."""
     found = TOOLS.get(tool)

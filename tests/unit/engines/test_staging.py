@@ -11,6 +11,7 @@ from stockade.engines.oci import image, spec, staging
 from stockade.host.data import data_directory
 from stockade.host.policy_files import load_policy
 from stockade.terms.grant import Grant, Profile
+from stockade.terms.lease import UID_RANGE
 from stockade.terms.plan import Kind, SandboxPlan
 
 BASE = 1_073_741_824
@@ -67,12 +68,12 @@ def test_id_map_covers_the_range_once_and_the_owner_is_the_base(owner: int) -> N
     lines = spec.id_map(BASE, owner)
     inside = [i for first, _, length in lines for i in range(first, first + length)]
     hosts = [h for _, host, length in lines for h in range(host, host + length)]
-    assert sorted(inside) == list(range(spec.RANGE))
-    assert sorted(hosts) == list(range(BASE, BASE + spec.RANGE))
+    assert sorted(inside) == list(range(UID_RANGE))
+    assert sorted(hosts) == list(range(BASE, BASE + UID_RANGE))
     assert spec.map_id(BASE, owner, owner) == BASE
 
 
-@given(st.sampled_from([0, 1, 1000]), st.integers(0, spec.RANGE - 1))
+@given(st.sampled_from([0, 1, 1000]), st.integers(0, UID_RANGE - 1))
 def test_map_id_agrees_with_the_map(owner: int, inside: int) -> None:
     table = {
         first + offset: host + offset
@@ -84,7 +85,7 @@ def test_map_id_agrees_with_the_map(owner: int, inside: int) -> None:
 
 def test_id_outside_of_the_range_is_an_error() -> None:
     with pytest.raises(ValueError, match="outside"):
-        spec.map_id(BASE, 0, spec.RANGE)
+        spec.map_id(BASE, 0, UID_RANGE)
 
 
 def test_order_is_enter_clone_leave_attach_become() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from stockade.flow.lease_request import LeaseRequest
 from stockade.flow.leases import Leases
-from stockade.flow.user_ids import UID_FLOOR, UID_RANGE, UID_SLOTS
+from stockade.flow.user_ids import UID_FLOOR, UID_SLOTS
 from stockade.terms.fault import Code, Failure, Status
-from stockade.terms.lease import LeaseRecord, LeaseState
+from stockade.terms.lease import UID_RANGE, LeaseRecord, LeaseState
 from stockade.terms.ports import SourceReport, WorkspaceSpec
 from stockade.testing.faults import Faults, raising
 from stockade.testing.house import TENANT, House, code_of, open_house

@@ -52,7 +52,7 @@ def test_detect_names_what_is_missing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def groups() -> Iterator[LeaseGroups]:
-    hierarchies = cgroup.detect(Path("/proc/self/mountinfo").read_text())
+    hierarchies = cgroup.of_this_host()
     made = LeaseGroups(hierarchies, f"test{secrets.token_hex(2)}", "ls_0")
     made.create(LIMITS)
     try:
@@ -160,7 +160,7 @@ def test_kill_of_a_group_that_is_gone_is_confirmed(tmp_path: Path) -> None:
 
 
 def test_leases_are_found_again_by_instance(groups: LeaseGroups) -> None:
-    hierarchies = cgroup.detect(Path("/proc/self/mountinfo").read_text())
+    hierarchies = cgroup.of_this_host()
     instance = groups.unified.parent.name.removeprefix(cgroup.PREFIX)
     assert cgroup.leases_of(hierarchies, instance) == {"ls_0"}
     assert cgroup.leases_of(hierarchies, "none") == set()

@@ -28,7 +28,7 @@ LOADED_S = 10.0
 @contextmanager
 def sandbox() -> Iterator[tuple[SandboxGroups, tuple[Path, ...]]]:
     """Groups, and the files with their quotas."""
-    hierarchies = cgroup.detect(Path("/proc/self/mountinfo").read_text())
+    hierarchies = cgroup.of_this_host()
     lease = LeaseGroups(hierarchies, f"test{secrets.token_hex(2)}", "ls_0")
     limits = Limits(
         memory_bytes=1 << 30, cpu_millis=4000, pids=1024, disk_bytes=1 << 20, inodes=100

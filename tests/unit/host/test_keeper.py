@@ -10,7 +10,7 @@ from stockade.host.mounts import MountHolder
 
 
 def test_written_to_its_own_group_it_stays_there(tmp_path: Path) -> None:
-    unified = cgroup.detect(Path("/proc/self/mountinfo").read_text()).unified
+    unified = cgroup.of_this_host().unified
     instance = secrets.token_hex(4)
     keeper = Keeper(native_program("keep"), unified, instance)
     holder = MountHolder(tmp_path / "mounts", keeper)

@@ -13,7 +13,7 @@ import pytest
 from stockade.host import cgroup, instance, leftovers
 from stockade.terms.fault import Code, Failure
 
-HIERARCHIES = cgroup.detect(Path("/proc/self/mountinfo").read_text())
+HIERARCHIES = cgroup.of_this_host()
 
 # Makes a state directory, looks for leftovers, and gives its own back, as embedded runtimes do.
 BUSY = """
@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from stockade.host import cgroup, leftovers
 place = Path(sys.argv[1])
-hierarchies = cgroup.detect(Path("/proc/self/mountinfo").read_text())
+hierarchies = cgroup.of_this_host()
 for _ in range(8):
     leftovers.collect(place, hierarchies)
     state, owned = leftovers.new_state(place)

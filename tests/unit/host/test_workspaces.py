@@ -18,9 +18,9 @@ import pytest
 
 import stockade
 from stockade.host import loopdev, syscalls
+from stockade.host.clocks import current_boot
 from stockade.host.file_locks import FileLocks
 from stockade.host.files import LeaseFiles
-from stockade.host.leasedir import current_boot
 from stockade.host.mounts import MountHolder
 from stockade.host.workspaces import LocalWorkspaces
 from stockade.terms.fault import Code, Failure

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stockade.host import guest_wire as wire
-from stockade.host.cgroup import detect
+from stockade.host.cgroup import of_this_host
 from stockade.host.guest_wire import HOLD_MAX
 from stockade.host.spare import Exited, Spare
 from stockade.terms.fault import Code, Failure
@@ -87,7 +87,7 @@ def forked(guest: Running, programs: Path) -> Iterator[tuple[Spare, int]]:
 @contextmanager
 def cgroup() -> Iterator[Path]:
     """A group of the pids controller, of v1 or of the unified hierarchy."""
-    found = detect(Path("/proc/self/mountinfo").read_text())
+    found = of_this_host()
     group = found.v1.get("pids", found.unified) / f"stockade-test-{os.getpid()}"
     group.mkdir()
     try:

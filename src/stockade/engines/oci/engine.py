@@ -41,10 +41,10 @@ from stockade.engines.oci.spares import Spares
 from stockade.host import cgroup, prefixes, processes
 from stockade.host.anchors import Anchors
 from stockade.host.call_group import CallGroup
+from stockade.host.clocks import current_boot
 from stockade.host.guest_link import GuestLink
 from stockade.host.keeper import Keeper
 from stockade.host.lease_groups import LeaseGroups, SandboxGroups
-from stockade.host.leasedir import current_boot
 from stockade.host.mounts import MountHolder
 from stockade.host.reasons import reason
 from stockade.terms.claim import Evidence, Unknown

@@ -13,11 +13,11 @@ from typing import Final, TypeAlias
 
 from pydantic import JsonValue
 
+from stockade.terms.lease import UID_RANGE
 from stockade.terms.plan import SandboxPlan, TmpfsMount
 
 Json: TypeAlias = JsonValue
 
-RANGE: Final = 65536
 ROOTFS: Final = "rootfs"
 CONTROL_FD: Final = 3
 # 64 device nodes and links need no more; without bounds /dev is a place to fill memory from, and
@@ -34,12 +34,12 @@ def id_map(uid_base: int, owner: int) -> list[tuple[int, int, int]]:
     inside, that id is `owner` (0 in the agent profile, 1000 in strict), so one workspace serves
     sandboxes of both; the two ids change places."""
     if owner == 0:
-        return [(0, uid_base, RANGE)]
+        return [(0, uid_base, UID_RANGE)]
     return [
         (0, uid_base + owner, 1),
         (1, uid_base + 1, owner - 1),
         (owner, uid_base, 1),
-        (owner + 1, uid_base + owner + 1, RANGE - owner - 1),
+        (owner + 1, uid_base + owner + 1, UID_RANGE - owner - 1),
     ]
 
 
@@ -48,7 +48,7 @@ def map_id(uid_base: int, owner: int, inside: int) -> int:
     for first, host, length in id_map(uid_base, owner):
         if first <= inside < first + length:
             return host + inside - first
-    raise ValueError(f"id {inside} is outside the range of {RANGE}")
+    raise ValueError(f"id {inside} is outside the range of {UID_RANGE}")
 
 
 def _tmpfs(mount: TmpfsMount) -> Json:
