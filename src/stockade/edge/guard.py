@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from stockade.edge.call_context import within
 from stockade.edge.exchange import Response
+from stockade.edge.log_context import within
 from stockade.edge.refusal import refusal
 from stockade.edge.routing import Inbound, record_denied
 from stockade.edge.server.logs import FIELDS, place_of

@@ -255,8 +255,8 @@ class FileArtifacts:
             return True
 
     def read(self, lease_id: str, artifact_id: str, offset: int, length: int) -> bytes:
-        """At most `MAX_ARTIFACT_READ` bytes at once: a short answer is not the end, an empty one is. Inside
-        the gap: Failure(not_found), details `gap_start`, `gap_end` and `total_bytes`."""
+        """At most `MAX_ARTIFACT_READ` bytes at once: a short answer is not the end, an empty one
+        is. Inside the gap: Failure(not_found), details `gap_start`, `gap_end` and `total_bytes`."""
         if offset < 0 or length < 0:
             raise failure(Code.INVALID_ARGUMENT, "offset and length can't be negative")
         path = os.path.join(self._lease(lease_id), _artifact(artifact_id))
@@ -348,7 +348,7 @@ def _read(file: int, artifact_id: str, offset: int, length: int) -> bytes:
     return b"".join(parts)
 
 
-def _gap(artifact_id: str, start: int, end: int, total: int) -> Exception:
+def _gap(artifact_id: str, start: int, end: int, total: int) -> Failure:
     return failure(
         Code.NOT_FOUND,
         f"bytes {start} to {end} of artifact {artifact_id} were not kept; go on at {end}",
@@ -364,7 +364,7 @@ def _artifact(artifact_id: str) -> str:
     return artifact_id
 
 
-def _unreadable(artifact_id: str, error: OSError) -> Exception:
+def _unreadable(artifact_id: str, error: OSError) -> Failure:
     return failure(
         Code.STORAGE_UNAVAILABLE, f"artifact {artifact_id} can't be read: {error.strerror}"
     )

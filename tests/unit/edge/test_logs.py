@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stockade.edge.call_context import within
 from stockade.edge.guard import log_result
+from stockade.edge.log_context import within
 from stockade.edge.server import logs
 from stockade.edge.server.logs import JsonLine, TextLine
 from stockade.terms.ids import CallRef

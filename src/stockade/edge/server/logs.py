@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, Literal
 
-from stockade.edge import call_context
+from stockade.edge import log_context
 
 Format = Literal["text", "json"]
 # The attribute of a record whose fields its message says as well.
@@ -59,7 +59,7 @@ class TextLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
         if not _fields(record):
-            ids = " ".join(f"{name}={value}" for name, value in call_context.current().items())
+            ids = " ".join(f"{name}={value}" for name, value in log_context.current().items())
             message = f"{ids} {message}" if ids else message
         place = _place(record)
         if place is not None:
@@ -79,7 +79,7 @@ class JsonLine(logging.Formatter):
             "logger": record.name,
         }
         fields = _fields(record)
-        line |= {**call_context.current(), **fields}
+        line |= {**log_context.current(), **fields}
         if not fields:
             line["message"] = record.getMessage()
         place = _place(record)
