@@ -1,4 +1,4 @@
-"""Request bodies: strict JSON, then a closed model, each refusal with a code and a place.
+"""Bodies and queries: strict JSON, then a closed model, each refusal with a code and a place.
 
 The value that was sent is never repeated in a message: it may be large, secret or hostile.
 """
@@ -30,6 +30,13 @@ def check(model: type[Body], value: object) -> Body:
         return model.model_validate(value)
     except ValidationError as error:
         raise _explain(model, error) from None
+
+
+def whole_number(name: str, text: str) -> int:
+    """A field of a query. Raises Failure(invalid_argument)."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 16):
+        raise failure(Code.INVALID_ARGUMENT, f"{name[:64]!a} is not a whole number", field=name)
+    return int(text)
 
 
 def _explain(model: type[Model], error: ValidationError) -> Failure:

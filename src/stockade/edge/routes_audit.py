@@ -5,11 +5,10 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from stockade.edge.audit_wire import ExportedRequest, RecordsQuery
-from stockade.edge.bodies import check, read_body
+from stockade.edge.bodies import check, read_body, whole_number
 from stockade.edge.exchange import Response, Write
 from stockade.edge.routing import Inbound, Lane, Route, reply
 from stockade.edge.wire import Empty
-from stockade.terms.fault import Code, failure
 
 LINES_TYPE = "application/x-ndjson"
 
@@ -48,12 +47,10 @@ def exported(inbound: Inbound) -> Response:
 
 
 def _value(name: str, text: str) -> JsonValue:
-    """A number, or true. Anything else stays text, which no field takes."""
+    """A flag or a number. Raises Failure(invalid_argument)."""
     if name == "anchored" and text in ("true", "false"):
         return text == "true"
-    if not (text.isascii() and text.isdigit() and len(text) <= 16):
-        raise failure(Code.INVALID_ARGUMENT, f"{name[:64]!a} is not a whole number", field=name)
-    return int(text)
+    return whole_number(name, text)
 
 
 ROUTES = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stockade.edge.bodies import check
+from stockade.edge.bodies import check, whole_number
 from stockade.edge.exchange import BYTES_TYPE, Response
 from stockade.edge.routing import Inbound, Lane, Route, reply
 from stockade.edge.toolbox import tool_list
@@ -24,8 +24,8 @@ def artifact(inbound: Inbound) -> Response:
         {
             "lease": inbound.params["lease"],
             "id": inbound.params["id"],
-            "offset": _number(query.get("offset", "0"), "offset"),
-            "length": _number(query.get("length", str(MAX_ARTIFACT_READ)), "length"),
+            "offset": whole_number("offset", query.get("offset", "0")),
+            "length": whole_number("length", query.get("length", str(MAX_ARTIFACT_READ))),
         },
     )
     return Response(200, inbound.service.read_artifact(inbound.context, wanted), BYTES_TYPE)
@@ -37,12 +37,6 @@ def tools(inbound: Inbound) -> Response:
 
 def doctor(inbound: Inbound) -> Response:
     return reply(inbound.service.doctor())
-
-
-def _number(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 16):
-        raise failure(Code.INVALID_ARGUMENT, f"{name} is not a whole number of bytes", field=name)
-    return int(text)
 
 
 ROUTES = (
