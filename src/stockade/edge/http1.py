@@ -15,8 +15,17 @@ import httptools
 
 from stockade.edge.exchange import HEADERS
 
+# Most messages are one read; a buffer of this size is taken from the heap, a large one is mapped.
+FIRST_BYTES: Final = 16 * 1024
+READ_BYTES: Final = 256 * 1024
+LAST_CHUNK: Final = b"0\r\n\r\n"
 # A token of 16 blocks and a percent-encoded path of 4,096 bytes fit.
 _MAX_HEAD_BYTES: Final = 256 * 1024
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk of chunked transfer coding; `data` must not be empty."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 class BadMessage(Exception):

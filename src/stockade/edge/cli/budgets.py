@@ -11,7 +11,7 @@ import click
 from stockade.edge.budget_wire import ApprovalView, SpendReport
 from stockade.edge.cli.capability import capability
 from stockade.edge.cli.options import capability_option, json_option, socket_option
-from stockade.edge.cli.output import emit, emit_all, table
+from stockade.edge.cli.output import emit, emit_all, fields, table
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.wire import LEASE_REF_PATTERN
 
@@ -103,8 +103,7 @@ def _tell(view: ApprovalView, as_json: bool) -> int:
         emit(view.model_dump_json())
     else:
         values = view.model_dump(mode="json", exclude={"arguments"}).items()
-        rows = [(name, "-" if value is None else str(value)) for name, value in values]
-        table(("FIELD", "VALUE"), [*rows, ("arguments", _arguments(view))])
+        fields([*values, ("arguments", _arguments(view))])
     return 0
 
 

@@ -17,7 +17,7 @@ from stockade.edge.cli.options import (
     sendable,
     socket_option,
 )
-from stockade.edge.cli.output import emit, emit_all, explain, say, table
+from stockade.edge.cli.output import emit, emit_all, explain, fields, say, table
 from stockade.edge.cli.patches import PatchFile
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
@@ -157,13 +157,7 @@ def show(lease_ref: str, capability: str | None, as_json: bool, socket: str | No
     if as_json:
         emit(view.model_dump_json())
     else:
-        table(
-            ("FIELD", "VALUE"),
-            [
-                (name, "-" if value is None else str(value))
-                for name, value in view.model_dump().items()
-            ],
-        )
+        fields(view.model_dump().items())
     return 0
 
 

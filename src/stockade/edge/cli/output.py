@@ -47,6 +47,12 @@ def emit_all(models: Iterable[Model]) -> None:
     emit("[" + ",".join(model.model_dump_json() for model in models) + "]")
 
 
+def fields(values: Iterable[tuple[str, object]]) -> None:
+    """A table of one thing's fields on stdout."""
+    rows = [(name, "-" if value is None else str(value)) for name, value in values]
+    table(("FIELD", "VALUE"), rows)
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table on stdout, as wide as the terminal, or as wide as it must be in a pipe."""
     # Loaded here: it costs 40 ms, and most commands print no table.

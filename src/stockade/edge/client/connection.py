@@ -14,13 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import BinaryIO, Final
 
 from stockade.edge import http1
-from stockade.edge.client.stdin import chunk
 from stockade.edge.sending import MAX_POLL_MS, send_all
 
 _CONNECT_S: Final = 5
-# Most replies are one read; a buffer of this size is taken from the heap, a large one is mapped.
-_FIRST_BYTES: Final = 16 * 1024
-_READ_BYTES: Final = 256 * 1024
 
 
 class NotSent(Exception):
@@ -79,7 +75,7 @@ class Connection:
         head, patience_s = _head(message), message.silence_s
         try:
             if message.more and isinstance(message.body, bytes):
-                send_all(self.socket, head + chunk(message.body), patience_s)
+                send_all(self.socket, head + http1.chunk(message.body), patience_s)
             elif isinstance(message.body, bytes):
                 send_all(self.socket, head + message.body, patience_s)
             else:
@@ -95,14 +91,14 @@ class Connection:
         """The reply with its head. Raises ReplyLost."""
         messages = self._replies.messages
         while not (messages and messages[0].head_complete):
-            self._feed(_FIRST_BYTES, silence_s)
+            self._feed(http1.FIRST_BYTES, silence_s)
         return messages[0]
 
     def piece(self, reply: http1.Message, silence_s: float | None) -> bytes:
         """The next bytes of its body, as they come; empty only at its true end. Raises
         ReplyLost."""
         while not reply.chunks and not reply.complete:
-            self._feed(_READ_BYTES, silence_s)
+            self._feed(http1.READ_BYTES, silence_s)
         return reply.take()
 
     def done(self, reply: http1.Message) -> bool:
@@ -145,7 +141,7 @@ def before_stdin(message: Message) -> Message:
 
 
 def blocks(file: BinaryIO) -> Iterator[bytes]:
-    while data := file.read(_READ_BYTES):
+    while data := file.read(http1.READ_BYTES):
         yield data
 
 

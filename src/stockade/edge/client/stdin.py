@@ -9,13 +9,9 @@ import socket
 import threading
 from typing import Final
 
+from stockade.edge.http1 import LAST_CHUNK, chunk
+
 _BLOCK: Final = 64 * 1024
-_LAST: Final = b"0\r\n\r\n"
-
-
-def chunk(data: bytes) -> bytes:
-    """One chunk of HTTP/1.1 chunked transfer coding; `data` must not be empty."""
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 class StdinPump:
@@ -50,7 +46,7 @@ class StdinPump:
                 return
             data = os.read(self._source, _BLOCK)
             try:
-                self._socket.sendall(chunk(data) if data else _LAST)
+                self._socket.sendall(chunk(data) if data else LAST_CHUNK)
             except OSError:
                 return  # the daemon stopped reading; its reply says how the call ended
             if not data:

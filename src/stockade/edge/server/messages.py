@@ -11,12 +11,9 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from stockade.edge.http1 import Collector, Message
+from stockade.edge.http1 import FIRST_BYTES, READ_BYTES, Collector, Message
 from stockade.edge.sending import send_all
 
-# Most requests are one read; a buffer of this size is taken from the heap, a large one is mapped.
-_FIRST_BYTES: Final = 16 * 1024
-_READ_BYTES: Final = 256 * 1024
 # Idle connections cost a thread; closing one while a client writes would put a call in doubt.
 IDLE_S: Final = 3600
 # Between two pieces of one request.
@@ -43,7 +40,7 @@ class MessageReader:
         between two. Raises BadMessage, ClientGone."""
         while not (self._messages and self._messages[0].head_complete):
             between = not self._messages
-            if not self._feed(*((_FIRST_BYTES, IDLE_S) if between else (_READ_BYTES, PATIENCE_S))):
+            if not self._feed(*((FIRST_BYTES, IDLE_S) if between else (READ_BYTES, PATIENCE_S))):
                 if between:
                     return None
                 raise ClientGone("the connection ended in the middle of a head")
@@ -63,7 +60,7 @@ class MessageReader:
                 yield message.chunks.popleft()
             if message.complete:
                 return
-            if not self._feed(_READ_BYTES, PATIENCE_S):
+            if not self._feed(READ_BYTES, PATIENCE_S):
                 raise ClientGone("the connection ended in the middle of a body")
 
     def _feed(self, size: int, patience_s: int) -> bool:

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import Final
 
 from stockade.edge.exchange import Response
+from stockade.edge.http1 import LAST_CHUNK, chunk
 from stockade.edge.sending import send_all
 
 _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
@@ -59,12 +60,10 @@ class Producing:
         """End the body. A client that is gone is cut off by closing the connection, so that a body
         that is not whole is never taken for a whole one."""
         if not self.gone:
-            self._send(b"" if self._response.length is not None else b"0\r\n\r\n")
+            self._send(b"" if self._response.length is not None else LAST_CHUNK)
 
     def _framed(self, data: bytes) -> bytes:
-        if self._response.length is not None:
-            return data
-        return b"%x\r\n%b\r\n" % (len(data), data)
+        return data if self._response.length is not None else chunk(data)
 
     def _send(self, data: bytes) -> None:
         response = self._response
