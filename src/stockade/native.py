@@ -6,7 +6,6 @@ import logging
 import os
 import platform
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,7 @@ from stockade.decide.policy import Policy
 from stockade.decide.seccomp import compile_seccomp
 from stockade.engines.oci import image, toolbox
 from stockade.engines.oci.engine import Setup
-from stockade.host import cgroup, doctor
+from stockade.host import cgroup, doctor, programs
 from stockade.host.data import data_directory, native_program
 from stockade.host.instance import Instance
 from stockade.terms.fault import Code, failure
@@ -62,7 +61,7 @@ def engine_setup(
 def find_runtime() -> tuple[str, str]:
     """Path and version of crun. Raises Failure(engine_unavailable) when it is missing or does not
     work."""
-    path = shutil.which("crun", path="/usr/local/bin:/usr/bin:/usr/sbin:/bin")
+    path = programs.find("crun")
     if path is None:
         raise failure(Code.ENGINE_UNAVAILABLE, "crun is not installed: apt-get install crun")
     try:

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import struct
 import subprocess
 import threading
 from pathlib import Path
 from typing import Final
 
-from stockade.host import loopdev, syscalls
+from stockade.host import loopdev, programs, syscalls
 from stockade.host.reasons import reason, without_place
 from stockade.host.trees import copy_extents
 from stockade.terms.fault import Code, failure
@@ -105,7 +104,7 @@ def _checked(size_bytes: int, inodes: int) -> tuple[int, int]:
 
 
 def _make_file_system(image: str, size_bytes: int, inodes: int) -> None:
-    program = shutil.which("mke2fs", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    program = programs.find("mke2fs")
     if program is None:
         raise failure(Code.ENGINE_UNAVAILABLE, "mke2fs is not installed (package e2fsprogs)")
     fd = os.open(image, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

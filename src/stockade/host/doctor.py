@@ -12,7 +12,6 @@ import errno
 import os
 import platform
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import Final
 
 import psutil
 
-from stockade.host import idmap, syscalls
+from stockade.host import idmap, programs, syscalls
 from stockade.host.in_memory import in_memory
 from stockade.host.openat2 import SYS_OPENAT2
 
@@ -148,7 +147,7 @@ def _user_namespaces() -> Finding:
     # What else forbids them (a chroot, a limit of an outer namespace, a security module) shows only
     # when one is made.
     try:
-        os.close(idmap.user_namespace(_search_path()))
+        os.close(idmap.user_namespace(programs.SEARCH_PATH))
     except subprocess.CalledProcessError as error:
         said = error.output.decode(errors="replace").strip()
         remedy = "run outside of chroots and containers, or let them make user namespaces"
@@ -165,7 +164,7 @@ def _idmapped_mounts(state_dir: str) -> Finding:
         "/usr": "use a host with /usr on ext4, xfs or btrfs",
         "/etc": "use a host with /etc on ext4, xfs or btrfs",
     }
-    userns = idmap.user_namespace(_search_path())
+    userns = idmap.user_namespace(programs.SEARCH_PATH)
     try:
         for place, remedy in places.items():
             try:
@@ -244,7 +243,7 @@ def _loop() -> Finding:
 
 
 def _program(name: str, package: str) -> Finding:
-    path = shutil.which(name, path=_search_path())
+    path = programs.find(name)
     remedy = None if path else f"apt-get install {package}"
     return Finding(name, path is not None, True, path or "not installed", remedy)
 
@@ -323,14 +322,9 @@ def _core_dumps() -> Finding:
     return Finding("core dumps", True, False, f"written to files named {pattern}")
 
 
-def _search_path() -> str:
-    # A caller's PATH often leaves out where mkfs and the runtimes are.
-    return os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
-
-
 def _version(program: str) -> str | None:
     """First line of `program --version`, or None when it is not installed."""
-    path = shutil.which(program, path=_search_path())
+    path = programs.find(program)
     if path is None:
         return None
     done = subprocess.run(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stockade.host import doctor
+from stockade.host import doctor, programs
 from stockade.native import check_host
 
 
@@ -21,13 +21,24 @@ def test_every_failed_check_says_what_to_do() -> None:
 def test_what_is_missing_is_named_with_the_package_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(doctor, "_search_path", lambda: str(tmp_path))
+    monkeypatch.setattr(programs, "SEARCH_PATH", str(tmp_path))
     found = by_name()
     for name, package in (("crun", "crun"), ("ripgrep", "ripgrep"), ("mkfs.ext4", "e2fsprogs")):
         assert not found[name].ok
         assert found[name].required
         assert found[name].remedy == f"apt-get install {package}"
     assert found["runc"].ok
+
+
+def test_it_finds_no_program_that_the_daemon_would_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(programs, "SEARCH_PATH", str(tmp_path / "system"))
+    callers = tmp_path / "crun"
+    callers.write_text("#!/bin/sh\necho crun version 1.8\n")
+    callers.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not by_name()["crun"].ok
 
 
 @pytest.mark.parametrize(("version", "ok"), [("1.1.5", False), ("1.2.7", False), ("1.2.8", True)])
@@ -37,7 +48,7 @@ def test_a_runc_without_its_fixes_is_told(
     program = tmp_path / "runc"
     program.write_text(f"#!/bin/sh\necho runc version {version}+ds1\n")
     program.chmod(0o755)
-    monkeypatch.setattr(doctor, "_search_path", lambda: str(tmp_path))
+    monkeypatch.setattr(programs, "SEARCH_PATH", str(tmp_path))
     found = by_name()["runc"]
     assert (found.ok, found.required) == (ok, False)
 
@@ -104,7 +115,7 @@ def test_a_program_that_gets_core_dumps_is_told(
 
 def test_what_makes_sandboxes_impossible_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.impossible("/var/lib/stockade") is None
-    monkeypatch.setattr(doctor, "_search_path", lambda: "/nowhere")
+    monkeypatch.setattr(programs, "SEARCH_PATH", "/nowhere")
     found = doctor.impossible("/var/lib/stockade")
     assert found is not None
     assert (found.name, found.ok, found.required) == ("user namespaces", False, True)

@@ -17,6 +17,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from stockade.host import programs
 from stockade.terms.fault import Code, failure
 
 INSIDE: Final = "/run/stockade"
@@ -27,7 +28,7 @@ _LOADER: Final = re.compile(r"ld-linux|ld-musl|^ld64|^ld\.so")
 def build(directory: Path, guest: Path, hold: Path, regular: Path) -> Path:
     """Make `directory` with `guest`, `hold.so` and `rg/`. Raises Failure(engine_unavailable) naming what has
     to be installed."""
-    program = shutil.which("rg", path="/usr/local/bin:/usr/bin:/bin")
+    program = programs.find("rg")
     if program is None:
         raise failure(Code.ENGINE_UNAVAILABLE, "ripgrep is not installed: apt-get install ripgrep")
     try:
