@@ -64,7 +64,6 @@ from stockade.terms.result import Exit, ExportData, ToolResult
 from tests.raw import ask
 
 LEASE = "ls_0123456789abcdef"
-ARTIFACT = "ar_0123456789abcdef"
 TOKEN = "st1.token.of-the-lease"
 BLOCK = "0123456789abcdef" * 2
 REVOKED = RevocationView(

@@ -111,10 +111,6 @@ def create_used(house: House, source: Path) -> None:
     sink.finish()
 
 
-def work_of(house: House, record: LeaseRecord) -> Path:
-    return Path(house.leases.workspace(record).tree.path) / "workspace"
-
-
 def check_usable(house: House, record: LeaseRecord) -> None:
     admitted = house.leases.admit(record.id, house.permit(record.token))
     assert (house.workspace(admitted) / "a").read_text() == "from the source"

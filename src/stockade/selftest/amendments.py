@@ -98,15 +98,13 @@ def with_more_capabilities(*names: str) -> Amend:
     return amend
 
 
-def as_host_user(fact: str) -> Amend:
-    """A user of the host, without capabilities: there is no user namespace any more."""
-
-    def amend(config: JsonValue, facts: Facts) -> JsonValue:
-        made = _copy(with_capabilities()(without_namespace("user")(config, facts), facts))
-        _object(made, "process")["user"] = {"uid": int(facts[fact]), "gid": int(facts[fact])}
-        return made
-
-    return amend
+def as_host_user(config: JsonValue, facts: Facts) -> JsonValue:
+    """The lease's user as the host has it, without capabilities: there is no user namespace any
+    more."""
+    made = _copy(with_capabilities()(without_namespace("user")(config, facts), facts))
+    uid = int(facts["uid"])
+    _object(made, "process")["user"] = {"uid": uid, "gid": uid}
+    return made
 
 
 def with_mount(source: str, target: str, *options: str) -> Amend:

@@ -62,11 +62,11 @@ SAME_USER: Final = Scene(
     "same_user",
     taken="the pid namespace and the user namespace",
     guest="readable",
-    amend=both(with_host_processes, as_host_user("uid")),
+    amend=both(with_host_processes, as_host_user),
 )
 SAME_USER_NO_FILTER: Final = Scene(
     "same_user_no_filter",
     taken="the pid namespace, the user namespace and the filter of system calls",
     guest="readable",
-    amend=both(without_filter, with_host_processes, as_host_user("uid")),
+    amend=both(without_filter, with_host_processes, as_host_user),
 )

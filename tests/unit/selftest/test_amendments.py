@@ -24,7 +24,7 @@ CHANGES: dict[str, tuple[Amend, set[str]]] = {
         {"linux.namespaces", "linux.uidMappings", "linux.gidMappings"},
     ),
     "host_user": (
-        amendments.as_host_user("uid"),
+        amendments.as_host_user,
         {
             *("linux.namespaces", "linux.uidMappings", "linux.gidMappings"),
             *("process.user", "process.capabilities"),
