@@ -72,7 +72,7 @@ def wider_own(child: Link, parent: Link) -> Excess | None:
     if child.grant.depth >= parent.grant.depth:
         return Excess("depth", f"{child.grant.depth} is not less than {parent.grant.depth}")
     # Another binding is no wider: a token is for a lease only through the block that the daemon
-    # appended (`authorize.check_lease`), and a binding that a holder makes is for none.
+    # appended (`authorize.descends`), and a binding that a holder makes is for none.
     if parent.lease is not None and child.lease is None:
         return Excess("lease", "the parent is bound to a lease and the child to none")
     if child.not_before_s < parent.not_before_s:
