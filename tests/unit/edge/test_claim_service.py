@@ -15,7 +15,7 @@ from stockade.edge.service import Context
 from stockade.terms.fault import Code
 from stockade.testing.fake_engine import Script
 from stockade.testing.house import TENANT, code_of, open_house
-from tests.unit.flow.test_pipeline import Line, make_line
+from tests.unit.flow.lines import Line, make_line
 
 OPERATOR = Context("rq_1", Peer(0, None, Role.OPERATOR, own=False), None)
 MINE = Context("rq_2", Peer(7, TENANT, Role.TENANT, own=False), None)

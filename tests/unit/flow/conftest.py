@@ -1,4 +1,4 @@
-"""A house of fakes and a source directory for the tests of leases."""
+"""A house of fakes, a pipeline over one, and a source directory for the tests of leases."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from stockade.testing.faults import Faults
 from stockade.testing.house import House, open_house
+from tests.unit.flow.lines import Line, make_line
 
 
 @pytest.fixture
@@ -22,6 +23,13 @@ def house(tmp_path: Path, faults: Faults) -> Iterator[House]:
     opened = open_house(str(tmp_path / "state"), point=faults.point)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[Line]:
+    house = open_house(str(tmp_path))
+    yield make_line(house)
+    house.close()
 
 
 @pytest.fixture

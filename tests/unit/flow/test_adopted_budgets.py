@@ -21,8 +21,8 @@ from stockade.terms.result import ToolResult
 from stockade.terms.spend import Amount
 from stockade.testing.clock import ManualClock
 from stockade.testing.house import open_house
+from tests.unit.flow.lines import Line, code, make_line
 from tests.unit.flow.test_budgets import RESERVE_MS, limited, passing, priced, script, spent
-from tests.unit.flow.test_pipeline import Line, code, make_line
 
 USED_MS = 120
 

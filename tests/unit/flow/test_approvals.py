@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pydantic import JsonValue
@@ -19,18 +17,11 @@ from stockade.terms.grant import NO_BUDGET, ApprovalRule
 from stockade.terms.result import ToolResult
 from stockade.testing.fake_engine import Script
 from stockade.testing.faults import raising
-from stockade.testing.house import code_of, open_house
-from tests.unit.flow.test_pipeline import Line, code, make_line
+from stockade.testing.house import code_of
+from tests.unit.flow.lines import Line, code
 
 PUSH: dict[str, JsonValue] = {"command": "git push"}
 RULE = ApprovalRule(tool="bash_execute", argument="command", pattern="git push.*")
-
-
-@pytest.fixture
-def line(tmp_path: Path) -> Iterator[Line]:
-    house = open_house(str(tmp_path))
-    yield make_line(house)
-    house.close()
 
 
 @pytest.fixture

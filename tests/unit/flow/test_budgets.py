@@ -24,7 +24,7 @@ from stockade.testing.clock import ManualClock
 from stockade.testing.fake_engine import Script
 from stockade.testing.faults import raising
 from stockade.testing.house import PROCESSORS, open_house
-from tests.unit.flow.test_pipeline import Line, code, make_line
+from tests.unit.flow.lines import Line, code, make_line
 
 PRICES = {"bash_execute": 70, "file_view": 5}
 RESERVE_MS = RESERVE_WALL_MS * PROCESSORS
@@ -42,13 +42,6 @@ def priced(ceiling: CeilingFile) -> CeilingFile:
             )
         }
     )
-
-
-@pytest.fixture
-def line(tmp_path: Path) -> Iterator[Line]:
-    house = open_house(str(tmp_path))
-    yield make_line(house)
-    house.close()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from stockade.terms.result import EditData, ToolResult
 from stockade.testing.fake_engine import Script
 from stockade.testing.faults import raising
 from stockade.testing.house import TENANT, open_house
-from tests.unit.flow.test_pipeline import Line, code, make_line
+from tests.unit.flow.lines import Line, code, make_line
 
 ECHO: dict[str, JsonValue] = {"command": "echo"}
 EDIT: dict[str, JsonValue] = {"path": "f", "old_str": "one", "new_str": "two"}

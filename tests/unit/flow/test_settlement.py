@@ -32,7 +32,7 @@ from stockade.terms.ports import ExecContext
 from stockade.terms.result import EditData, ToolResult, Warn
 from stockade.testing.clock import ManualClock
 from stockade.testing.house import KEPT_S, TENANT, code_of, open_house
-from tests.unit.flow.test_pipeline import Line, code, make_line
+from tests.unit.flow.lines import Line, code, make_line
 
 ECHO: dict[str, JsonValue] = {"command": "echo"}
 EDIT: dict[str, JsonValue] = {"path": "f", "old_str": "one", "new_str": "two"}
