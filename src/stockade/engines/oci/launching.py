@@ -125,16 +125,7 @@ class Launcher:
                 opened, os.open(directory / "log", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             )
             listener = keep(opened, listen(directory))
-            config = spec.config(
-                plan,
-                uid_base=tree.uid_base,
-                netns_path=f"/proc/{os.getpid()}/fd/{network}",
-                rootfs=f"{self._stage}/{spec.ROOTFS}",
-                guest=f"{INSIDE}/guest",
-                persistent=self._setup.persistent,
-                seccomp=self._setup.seccomp[plan.seccomp],
-            )
-            config = self._setup.amend(config)
+            config = self._config(plan, tree.uid_base, network)
             section = section_of(config)
             program = self._filters.known(section)
             if program is not None:
@@ -150,24 +141,12 @@ class Launcher:
                 groups=tuple(entered),
                 netns_fd=network,
             )
-            runtime = [
-                self._setup.runtime,
-                "--root",
-                str(self._runtime_dir),
-                "--cgroup-manager=disabled",
-                "run",
-                "-d",
-                "--preserve-fds",
-                "1",
-                "--bundle",
-                str(directory),
-                name,
-            ]
             own = str(nothing), str(log), str(listener)
             inherited, executed = list(opened), self._setup.runtime
             if self._sealed is not None:
                 inherited.append(self._sealed)
                 executed = f"/proc/self/fd/{self._sealed}"
+            runtime = self._runtime(directory, name)
             script = staging.script(plan, place, image, [*own, executed, *runtime])
             try:
                 self._run(script, inherited, log, patience)
@@ -182,6 +161,26 @@ class Launcher:
         finally:
             for fd in opened:
                 os.close(fd)
+
+    def _config(self, plan: SandboxPlan, uid_base: int, network: int) -> spec.Json:
+        made = spec.config(
+            plan,
+            uid_base=uid_base,
+            netns_path=f"/proc/{os.getpid()}/fd/{network}",
+            rootfs=f"{self._stage}/{spec.ROOTFS}",
+            guest=f"{INSIDE}/guest",
+            persistent=self._setup.persistent,
+            seccomp=self._setup.seccomp[plan.seccomp],
+        )
+        return self._setup.amend(made)
+
+    def _runtime(self, directory: Path, name: str) -> list[str]:
+        """The runtime's argument vector."""
+        return [
+            self._setup.runtime,
+            *("--root", str(self._runtime_dir), "--cgroup-manager=disabled"),
+            *("run", "-d", "--preserve-fds", "1", "--bundle", str(directory), name),
+        ]
 
     def _run(self, script: bytes, fds: Sequence[int], log: int, patience: Patience | None) -> None:
         limit_s = _limit_s(patience)
