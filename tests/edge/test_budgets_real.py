@@ -18,11 +18,39 @@ from stockade.edge.client.sdk import Stockade
 from stockade.terms.approval import ApprovalState
 from stockade.terms.fault import Code, Status
 from stockade.terms.grant import ApprovalRule
-from tests.daemons import WAIT_S, Daemon, InCall, as_user, daemon, error, peers, text
+from tests.daemons import WAIT_S, Daemon, InCall, as_user, daemon, error, peers, text, until
 
 UID = 61_234
 # Both processors as long as they get them, from several processes.
 BUSY = "for i in 1 2 3; do (while :; do :; done) & done; echo begun; while :; do :; done"
+
+# What root of a sandbox can put in the place of its shell: it waits for its command as a held shell
+# does, carries it out and says that it ran nothing. Otherwise it is the shell.
+LIAR = """#!/usr/bin/python3
+import os, socket, struct, subprocess, sys
+if len(sys.argv[-1]) != 8192:
+    os.execv("/workspace/shell", ["bash", *sys.argv[1:]])
+sock = socket.socket(fileno=3)
+def say(kind, ident=0, value=0):
+    sock.send(struct.pack("=IIQiIQQQ", 0x53544B44, kind, ident, value, 0, 0, 0, 0))
+say(10)
+while True:
+    words = sock.recv(65536)
+    kind, ident = struct.unpack_from("=IQ", words, 4)
+    if kind == 16:
+        say(17, ident, -(1 << 31))
+        continue
+    open("/workspace/lied", "w").close()
+    subprocess.run(["/workspace/shell", "-c", words[24:]])
+    subprocess.Popen(["/workspace/shell", "-c", "while :; do :; done"], start_new_session=True)
+    say(15)
+    os._exit(125)
+"""
+REPLACE = f"""cp /bin/bash shell; rm /usr/bin/bash; cat > /usr/bin/bash <<'END'
+{LIAR}END
+chmod 755 /usr/bin/bash
+for name in $(grep -l guest-shell /proc/[0-9]*/comm); do echo "${{name//[^0-9]}}"; done | xargs -r kill -9
+"""
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +169,27 @@ def test_nothing_outlives_a_call_with_a_budget(stockade: Stockade, lease: Lease)
     assert first == {"cpu_ms": result.usage.cpu_ms}
     assert lease.bash("pgrep -c bash || true").check()
     assert spent(stockade, child) == first
+
+
+def test_a_shell_that_denies_what_it_ran_costs_what_it_used(
+    server: Daemon, stockade: Stockade, lease: Lease
+) -> None:
+    """Its word ends the try and nothing else: the call is made once, by a process that can't lie."""
+    lease.bash(REPLACE).check()
+    child = lease.narrowed(limits={"calls": 1000, "cpu_ms": 100_000})
+    made = used = 0
+
+    def has_lied() -> bool:
+        nonlocal made, used
+        result = child.bash("echo $EPOCHREALTIME > ran; test ! -e lied || echo lied")
+        made += 1
+        assert result.usage is not None
+        used += result.usage.cpu_ms or 0
+        assert spent(stockade, child) == {"calls": made, "cpu_ms": used}
+        return text(result) == "lied\n"
+
+    until(has_lied, "the shell that lies is given a command")
+    assert not [pid for pid in server.inside() if _is_busy(pid)]
 
 
 def test_calls_are_counted_through_every_kind_of_call(stockade: Stockade, lease: Lease) -> None:

@@ -66,6 +66,8 @@ class ExecFailed:
 
 
 _WHERES: Final = frozenset(Where)
+# No error of the kernel is above, and strerror(3) takes no negated -2**31, which a shell may say.
+_MAX_ERRNO: Final = 4095
 # Keeps the place of a held shell's command. What runs if the shell can't be held.
 _PLACE: Final = b"exit 125 #"
 _VERDICTS: Final = frozenset((wire.EXIT, wire.EXECFAIL, wire.UNUSED))
@@ -96,6 +98,8 @@ class Spare:
         self._sock = sock
         self._guest_pid = guest_pid
         self._started = False
+        # From `release` on it is a program of the image that speaks, which was executed long ago.
+        self._released = False
         self._owes_fork = False
         # Forks of it that a limit on processes refused, which the kernel has counted.
         self.forks_refused = 0
@@ -104,10 +108,13 @@ class Spare:
         self._last = _VERDICTS if kept else frozenset[int]()
 
     @classmethod
-    def taken_over(cls, sock: socket.socket, call_id: int, pid: int, guest_pid: int) -> Self:
+    def taken_over(
+        cls, sock: socket.socket, call_id: int, pid: int, guest_pid: int, *, released: bool = False
+    ) -> Self:
         """A process that an earlier daemon meant to start. If its request was never sent it ends
-        now, and says that it ran nothing."""
+        now, and says that it ran nothing. `released` is a held shell that was sent its command."""
         spare = cls(sock, call_id, pid, guest_pid, kept=True)
+        spare._released = released
         spare._started = True
         with suppress(OSError):  # the guest has ended already
             sock.shutdown(socket.SHUT_WR)
@@ -115,6 +122,11 @@ class Spare:
 
     def fileno(self) -> int:
         return self._sock.fileno()
+
+    @property
+    def given(self) -> bool:
+        """Whether its command was sent."""
+        return self._started
 
     def start(
         self,
@@ -198,10 +210,11 @@ class Spare:
                     break
             elif (report.type, report.id) == (wire.FORKED, call_id):
                 self._owes_fork = False
-                if report.value > 0:
+                if report.value > 1:
                     return report.value
                 self.forks_refused += report.value == -errno.EAGAIN
-                raise _unavailable(f"the held shell can't fork: {os.strerror(-report.value)}")
+                why = os.strerror(min(abs(report.value), _MAX_ERRNO))
+                raise _unavailable(f"the held shell can't fork: {why}")
             elif report.type == wire.UNUSED:
                 break
         raise _unavailable("the held shell can't be forked")
@@ -215,7 +228,7 @@ class Spare:
             wire.send_argument(self._sock, self.id, argument)
         except OSError as error:
             raise _unavailable(f"the held shell can't take a command: {error}") from error
-        self._started = True
+        self._started = self._released = True
 
     def receive(self, timeout_s: float = 0.0) -> Exited | ExecFailed | None:
         """What became of the command; None if nothing did within `timeout_s` seconds.
@@ -253,7 +266,7 @@ class Spare:
             if not self._started or report.where == wire.UNREAD:
                 raise _unavailable("the spare died before it took a command")
             return self._exited(report)
-        if report.type == wire.EXECFAIL and report.sender == self.pid:
+        if report.type == wire.EXECFAIL and report.sender == self.pid and not self._released:
             if report.where == Where.REQUEST:
                 raise _unavailable(f"the spare refused the request: {os.strerror(report.value)}")
             if report.value > 0 and report.where in _WHERES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from stockade.engines.oci.journal import CallJournal, Entry
@@ -38,3 +39,24 @@ def test_what_a_limit_refused_and_no_call_wanted_is_not_theirs_for_the_next_proc
     found = {each.number: each for _, each in CallJournal(tmp_path / "calls", "boot").entries()}
     assert {number: each.pids_refused for number, each in found.items()} == {1: 11, 3: 9, 4: 9}
     assert found[3] == begun[2]
+
+
+def test_a_call_is_read_as_it_was_written(tmp_path: Path) -> None:
+    journal = CallJournal(tmp_path / "calls", "boot")
+    held = replace(entry("sb_1", 1), held=True)
+    journal.begin(entry("sb_1", 2), lambda: None)
+    journal.sent(journal.begin(held, lambda: None))
+    journal.close()
+    found = [each for _, each in CallJournal(tmp_path / "calls", "boot").entries()]
+    assert found == [entry("sb_1", 2), replace(held, sent=True)]
+
+
+def test_counters_beyond_their_fields_end_no_call(tmp_path: Path) -> None:
+    """The kernel counts each fork that a limit refuses, and a loop has hours for them."""
+    journal = CallJournal(tmp_path / "calls", "boot")
+    most = (1 << 32) - 1
+    journal.begin(replace(entry("sb_1", 1), oom_kills=1 << 33, pids_refused=1 << 33), lambda: None)
+    journal.refused("sb_1")
+    ((_, found),) = journal.entries()
+    assert (found.oom_kills, found.pids_refused) == (most, most)
+    journal.close()

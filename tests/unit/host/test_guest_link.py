@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -115,6 +116,29 @@ def test_exec_failure_is_believed_from_the_spare_only(scene: Scene) -> None:
     assert scene.spare.receive(0.05) is None
     scene.program.say(failed)
     assert scene.spare.receive(LONG_S) == ExecFailed(errno.ENOENT, Where.EXEC)
+
+
+def test_a_shell_that_was_given_its_command_has_not_failed_to_execute(scene: Scene) -> None:
+    """It is the image's program by then, and may have run the command."""
+    scene.spare.release(b"true")
+    scene.program.say(
+        words(wire.EXECFAIL, value=errno.ENOENT, where=Where.EXEC),
+        words(wire.EXECFAIL, value=errno.EBADMSG, where=Where.REQUEST),
+    )
+    assert scene.spare.receive(0.05) is None
+    scene.guest.say(words(wire.EXIT, value=3 << 8))
+    assert scene.spare.receive(LONG_S) == Exited(3, None, 11, 22, 33)
+
+
+@pytest.mark.parametrize("value", [-(1 << 31), -4096, -errno.EAGAIN, 0, 1])
+def test_whatever_a_shell_answers_to_a_fork_is_a_refusal_or_a_number(
+    scene: Scene, value: int
+) -> None:
+    scene.program.say(words(wire.FORKED, ident=9, value=value))
+    with open("/dev/null", "rb") as null, pytest.raises(Failure) as raised:
+        scene.spare.fork(9, (null.fileno(),) * 3, time.monotonic() + LONG_S)
+    assert raised.value.fault.code is Code.SANDBOX_UNAVAILABLE
+    assert scene.spare.forks_refused == (value == -errno.EAGAIN)
 
 
 @pytest.mark.parametrize(

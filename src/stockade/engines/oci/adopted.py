@@ -174,7 +174,10 @@ class OciLeftCall:
             group.kill(_KILL_S)
             self._known = Unknown()
             return None
-        spare = Spare.taken_over(kept.sock.dup(), entry.number, entry.pid, adopted.link.pid)
+        released = entry.held and entry.sent
+        spare = Spare.taken_over(
+            kept.sock.dup(), entry.number, entry.pid, adopted.link.pid, released=released
+        )
         return Placed(spare, group, streams, held=False)
 
     def _finish(self, context: ExecContext, timeout_ms: int) -> ExecOutcome:
@@ -195,7 +198,8 @@ class OciLeftCall:
         try:
             outcome = adopted.sandbox.take_over(entry, placed, context, timeout_ms)
         except Failure as error:
-            unused = error.fault.code is Code.SANDBOX_UNAVAILABLE
+            # A held shell's end unread proves nothing once it was sent its command (attempts.py).
+            unused = error.fault.code is Code.SANDBOX_UNAVAILABLE and not entry.held
             self._known = NotExecuted() if unused else Unknown()
             raise
         finally:

@@ -27,8 +27,10 @@ _SLOTS: Final = 4096
 _SLOT: Final = 320
 _MAGIC: Final = b"stockade calls 1 "
 _FREE, _GIVEN, _SENT = range(3)
-# state; spare; pid, head, tail, oom kills, refused forks; started, deadline, artifact bytes; names
-_RECORD: Final = struct.Struct("=B7xQiIIIIQQQ24s24s24s24s")
+# state, whether held; spare; pid, head, tail, oom kills, refused forks; started, deadline, artifact
+# bytes; names
+_RECORD: Final = struct.Struct("=B?6xQiIIIIQQQ24s24s24s24s")
+_COUNT_MAX: Final = (1 << 32) - 1
 _REFUSED: Final = struct.Struct("=I")
 _REFUSED_AT: Final = struct.calcsize("=B7xQiIII")
 
@@ -37,7 +39,8 @@ _REFUSED_AT: Final = struct.calcsize("=B7xQiIII")
 class Entry:
     """`number` and `pid` are the spare's; times are CLOCK_BOOTTIME nanoseconds, which a daemon's
     end and a change of the clock leave alone. `artifacts` are the ids of stdout's and stderr's, ""
-    where there is none. The counters are the sandbox's before the call."""
+    where there is none. The counters are the sandbox's before the call. `held` says that its process
+    was a held shell."""
 
     lease_id: str
     sandbox: str
@@ -49,6 +52,7 @@ class Entry:
     artifacts: tuple[str, str]
     oom_kills: int
     pids_refused: int
+    held: bool = False
     sent: bool = False
 
 
@@ -88,18 +92,16 @@ class CallJournal:
     def begin(self, entry: Entry, done: Callable[[], None]) -> int:
         """Record a call that is about to be sent. `done` is called when it is forgotten.
         Raises Failure(busy)."""
-        with self._lock:
-            if not self._free:
-                raise failure(Code.BUSY, "too many calls are not settled yet", retry_after_ms=1000)
-            number = self._free.pop()
         record = _RECORD.pack(
             _FREE,
+            entry.held,
             entry.number,
             entry.pid,
             entry.capture.head_bytes,
             entry.capture.tail_bytes,
-            entry.oom_kills,
-            entry.pids_refused,
+            # Refused forks are as many as a loop that forks has time for.
+            min(entry.oom_kills, _COUNT_MAX),
+            min(entry.pids_refused, _COUNT_MAX),
             entry.started_ns,
             entry.deadline_ns,
             entry.capture.artifact_bytes,
@@ -107,6 +109,10 @@ class CallJournal:
             entry.sandbox.encode(),
             *(name.encode() for name in entry.artifacts),
         )
+        with self._lock:
+            if not self._free:
+                raise failure(Code.BUSY, "too many calls are not settled yet", retry_after_ms=1000)
+            number = self._free.pop()
         at = number * _SLOT
         self._map[at : at + len(record)] = record
         self._map[at] = _GIVEN
@@ -129,7 +135,7 @@ class CallJournal:
                 entry = self._read(slot)
                 if entry.sandbox == sandbox:
                     at = slot * _SLOT + _REFUSED_AT
-                    _REFUSED.pack_into(self._map, at, entry.pids_refused + 1)
+                    _REFUSED.pack_into(self._map, at, min(entry.pids_refused + 1, _COUNT_MAX))
 
     def drop(self, slot: int, number: int) -> None:
         """Free a slot; the caller has done what is to be done."""
@@ -152,18 +158,19 @@ class CallJournal:
         self._map.close()
 
     def _read(self, number: int) -> Entry:
-        fields = _RECORD.unpack_from(self._map, number * _SLOT)
-        names = [field.rstrip(b"\0").decode("ascii", "replace") for field in fields[10:]]
+        state, held, *fields = _RECORD.unpack_from(self._map, number * _SLOT)
+        names = [field.rstrip(b"\0").decode("ascii", "replace") for field in fields[9:]]
         return Entry(
             lease_id=names[0],
             sandbox=names[1],
-            number=fields[1],
-            pid=fields[2],
-            started_ns=fields[7],
-            deadline_ns=fields[8],
-            capture=Capture(fields[3], fields[4], fields[9]),
+            number=fields[0],
+            pid=fields[1],
+            started_ns=fields[6],
+            deadline_ns=fields[7],
+            capture=Capture(fields[2], fields[3], fields[8]),
             artifacts=(names[2], names[3]),
-            oom_kills=fields[5],
-            pids_refused=fields[6],
-            sent=fields[0] == _SENT,
+            oom_kills=fields[4],
+            pids_refused=fields[5],
+            held=held,
+            sent=state == _SENT,
         )

@@ -3,7 +3,7 @@
 A call ends by its exit report (plus a drain), its deadline, its cancellation, or the death of the
 guest. In the latter three the call's group is killed until the kernel says that it is empty, and
 only then is there an outcome. A spare that dies before it read its command started nothing: the
-next one is tried.
+next one is tried (attempts.py).
 
 Each call is in the journal from before its command is sent until it is forgotten, and the guest keeps
 what belongs to it for as long; `take_over` goes on with a call of an earlier process.
@@ -20,6 +20,7 @@ from functools import partial
 from typing import Final
 
 from stockade.engines.oci import bombs
+from stockade.engines.oci.attempts import Attempts
 from stockade.engines.oci.held import template_of
 from stockade.engines.oci.journal import CallJournal, Entry
 from stockade.engines.oci.making import Placed
@@ -108,20 +109,24 @@ class OciSandbox:
         with self._lock:
             self._running += 1
             self._overlapped = self._overlapped or self._running > 1
+        attempts = Attempts(context)
         try:
             for _ in range(_TRIES):
-                outcome = self._try(operation, context, deadline)
+                outcome = self._try(operation, attempts, deadline)
                 if outcome is not None:
-                    return outcome
+                    return attempts.billed(outcome)
+            raise failure(
+                Code.SANDBOX_UNAVAILABLE,
+                f"{_TRIES} prepared processes in turn died before they read the command; nothing "
+                "ran",
+            )
+        except Failure as error:
+            raise attempts.told(error) from error.__cause__
         finally:
             with self._lock:
                 self._running -= 1
                 if not self._running:
                     self._overlapped = False
-        raise failure(
-            Code.SANDBOX_UNAVAILABLE,
-            f"{_TRIES} prepared processes in turn died before they read the command; nothing ran",
-        )
 
     def close(self) -> None:
         with self._lock:
@@ -150,19 +155,22 @@ class OciSandbox:
         os.close(self._null)
 
     def _try(
-        self, operation: ExecOperation, context: ExecContext, deadline: float
+        self, operation: ExecOperation, attempts: Attempts, deadline: float
     ) -> ExecOutcome | None:
-        """None when the spare died without having read its command: nothing ran."""
+        """None when the spare died and is said not to have read its command."""
         env = self._variables(operation)
+        context = attempts.context
         own_stdin = context.stdin is not None
         wanted = template_of(operation, env, own_stdin=own_stdin)
         patience = Patience(context.cancel, deadline - time.monotonic())
-        placed = self._spares.take(wanted, patience)
+        placed = self._spares.take(None if attempts.doubtful else wanted, patience)
         try:
             return self._run(placed, operation, env, context, deadline)
         except Failure as error:
-            if error.fault.code is Code.SANDBOX_UNAVAILABLE and self._answers():
-                return None
+            if error.fault.code is Code.SANDBOX_UNAVAILABLE:
+                attempts.ended(placed)
+                if self._answers():
+                    return None
             raise
         finally:
             self._spares.give_back(placed)
@@ -395,6 +403,7 @@ class OciSandbox:
                 artifacts=(id_of(sinks[0]), id_of(sinks[1])),
                 oom_kills=begun.oom_kills,
                 pids_refused=counters.pids_refused(),
+                held=placed.held,
             )
             slot = self._journal.begin(entry, lambda: self._over(number))
             if context.starting is not None:
