@@ -67,7 +67,9 @@ from stockade.terms.version import VERSION
 from stockade.tools.redact import Tokens
 
 KEY_FILE: Final = "keys.json"
-_BACKGROUND_THREADS: Final = 4
+# Made when all others have something to do. So many, because a job can wait for seconds for a shell
+# inside that does not answer: with 4, one tenant's eight sandboxes held up those of every other.
+_BACKGROUND_THREADS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)

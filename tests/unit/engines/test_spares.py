@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from stockade.engines.oci.held import Template
-from stockade.engines.oci.making import MAKE_TIMEOUT_S, Maker, Placed
+from stockade.engines.oci.making import MAKE_TIMEOUT_S, SILENCES, Maker, Placed
 from stockade.engines.oci.spares import Spares
 from stockade.host.call_group import CallGroup
 from stockade.host.cancel import EventfdCancel
@@ -39,6 +39,7 @@ class Waiting:
         self.id = number
         self.writes = (0, 0)
         self.forks_refused = 0
+        self.silences = 0
 
     def waits(self) -> bool:
         return True
@@ -183,3 +184,42 @@ def test_who_waits_for_one_that_is_made_waits_no_longer_than_its_call() -> None:
             stopped.set()
             spares.close()
     cancel.close()
+
+
+class Silent(Guest):
+    """No shell answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def fork(self, shell: Waiting, *rest: object) -> None:
+        shell.silences += 1
+        raise failure(Code.SANDBOX_UNAVAILABLE, "no answer")
+
+    def prefork(self, *rest: object) -> None:
+        self.asked += 1
+        raise failure(Code.SANDBOX_UNAVAILABLE, "no")
+
+
+def test_shells_that_do_not_answer_are_no_longer_held() -> None:
+    """Each time a thread has waited that other leases need: a shell that root replaced could have
+    it as long as it likes."""
+    guest = Silent()
+    maker = Maker(
+        cast("GuestLink", guest),
+        cast("SandboxGroups", None),
+        0,
+        lambda: 0,
+        lambda placed: None,
+        lambda: None,
+        persistent=False,
+    )
+    for number in range(SILENCES - 1):
+        maker._first = template(b"x"), placed(number, held=True)
+        with pytest.raises(Failure):
+            maker.held(template(b"x"))
+    maker._first = template(b"x"), placed(SILENCES, held=True)
+    assert maker.held(template(b"x")) is None
+    assert guest.asked == SILENCES - 1
+    maker.close()

@@ -16,10 +16,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from stockade.engines.oci.making import Placed
+from stockade.engines.oci.spares import BUSY_SPARES
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.outcome import ExecOutcome
 from stockade.terms.ports import CpuMeter, ExecContext
 
+# A command may have killed all that wait (`kill -9 -1`), of both sorts.
+TRIES: Final = 2 * BUSY_SPARES + 2
 _KILL_TIMEOUT_S: Final = 10.0
 
 
@@ -59,12 +62,19 @@ class Attempts:
             return outcome
         return replace(outcome, cpu_ms=self._used_ms + outcome.cpu_ms) if self.doubtful else outcome
 
+    def none_left(self) -> Failure:
+        return failure(
+            Code.SANDBOX_UNAVAILABLE,
+            f"{TRIES} prepared processes in turn died before they read the command; nothing ran",
+        )
+
     def told(self, error: Failure) -> Failure:
-        """What the call ends with where no try has come to a verdict."""
-        if self.doubtful and error.fault.code is Code.SANDBOX_UNAVAILABLE:
-            return failure(
-                Code.SANDBOX_LOST,
-                "a shell that was given the command is said to have run nothing, which nothing "
-                "proves, and no other process took it",
-            )
-        return error
+        """What the call ends with where no try has come to a verdict. In doubt also where the next
+        try was cancelled, or could not be recorded, before it began."""
+        if not self.doubtful:
+            return error
+        return failure(
+            Code.SANDBOX_LOST,
+            "a shell that was given the command is said to have run nothing, which nothing "
+            f"proves, and no other process took it ({error.fault.code})",
+        )

@@ -8,7 +8,8 @@ So only the first shell of its kind is made in that way. It is kept, and the oth
 it: no exec, no loader, and one move, because they are below the limits from the start
 (sandbox/hold.c). That one never gets a command, whose account would have all that it ever forked.
 What a command can do to it is what it can do to any process that waits: kill or stop it, then the
-next one takes its place; or use up the lease's processes, then others are made in the first way.
+next one takes its place; or use up the lease's processes, then others are made in the first way. Where
+shells leave `SILENCES` forks unanswered, as one does that root put in the shell's place, none is held.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from stockade.terms.fault import Code, Failure, failure
 MAKE_TIMEOUT_S: Final = 10.0
 HOLD_TIMEOUT_S: Final = 5.0
 FORK_TIMEOUT_S: Final = 2.0
+# How often the shells of a sandbox may leave a fork unanswered. Each time is one in which nothing is
+# made for it, and a thread waits that all sandboxes share.
+SILENCES: Final = 3
 
 _log: Final = logging.getLogger("stockade.engines.oci.spares")
 
@@ -76,6 +80,7 @@ class Maker:
         self._persistent = persistent
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._first: tuple[Template, Placed] | None = None
+        self._silences = 0
         # How many forks of that shell a limit refused, and with the one that is being made: the
         # kernel counts them with those of the sandbox's calls, before the answer is here.
         self.refused = self.refused_at_most = 0
@@ -91,7 +96,7 @@ class Maker:
         return self._placed(spare, streams, held=False)
 
     def held(self, template: Template) -> Placed | None:
-        """None where this shell can't be held. Raises Failure(sandbox_unavailable), OSError."""
+        """None where shells can't be held, or do not answer. Raises Failure(sandbox_unavailable), OSError."""
         self.forget(but=template)
         if self._first is None:
             made = self._shell(template)
@@ -100,7 +105,7 @@ class Maker:
             self._first = template, made
         _, first = self._first
         self.refused_at_most += 1
-        known = first.spare.forks_refused
+        known, answered = first.spare.forks_refused, first.spare.silences
         try:
             made = self._forked(first)
         except Failure as error:
@@ -114,7 +119,8 @@ class Maker:
                 self.refused_at_most -= 1
             if not first.spare.waits():
                 self.forget()
-            return self._shell(template)
+            self._silences += first.spare.silences - answered
+            return self._shell(template) if self._silences < SILENCES else None
         self.refused_at_most -= 1
         return made
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final
 
 from stockade.engines.oci import bombs
-from stockade.engines.oci.attempts import Attempts
+from stockade.engines.oci.attempts import TRIES, Attempts
 from stockade.engines.oci.held import template_of
 from stockade.engines.oci.journal import CallJournal, Entry
 from stockade.engines.oci.making import Placed
@@ -34,7 +34,7 @@ from stockade.engines.oci.running import (
     sink_of,
     verdict,
 )
-from stockade.engines.oci.spares import BUSY_SPARES, Spares
+from stockade.engines.oci.spares import Spares
 from stockade.engines.oci.watchdog import Watchdog
 from stockade.host.anchors import Anchors
 from stockade.host.guest_link import GuestLink
@@ -50,8 +50,6 @@ from stockade.terms.ports import ExecContext
 _KILL_TIMEOUT_S: Final = 10.0
 # A shell's status when a program can't be executed, or is not there.
 _NO_PROGRAM: Final = (126, 127)
-# A command may have killed all that wait (`kill -9 -1`), of both sorts.
-_TRIES: Final = 2 * BUSY_SPARES + 2
 
 
 class OciSandbox:
@@ -111,15 +109,11 @@ class OciSandbox:
             self._overlapped = self._overlapped or self._running > 1
         attempts = Attempts(context)
         try:
-            for _ in range(_TRIES):
+            for _ in range(TRIES):
                 outcome = self._try(operation, attempts, deadline)
                 if outcome is not None:
                     return attempts.billed(outcome)
-            raise failure(
-                Code.SANDBOX_UNAVAILABLE,
-                f"{_TRIES} prepared processes in turn died before they read the command; nothing "
-                "ran",
-            )
+            raise attempts.none_left()
         except Failure as error:
             raise attempts.told(error) from error.__cause__
         finally:
