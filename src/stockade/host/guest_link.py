@@ -203,7 +203,8 @@ class GuestLink:
                 if report.type == wire.CALL and not fds:
                     return found
                 found.append(_kept(report.id, fds))
-                if report.type != wire.CALL or report.where < number:
+                known = any(each.id == report.id for each in found[:-1])
+                if report.type != wire.CALL or not number <= report.where < wire.CALLS_MAX or known:
                     raise _unavailable("the guest sends what is no call")
                 number = report.where + 1
         except (OSError, Gone) as error:

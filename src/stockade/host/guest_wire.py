@@ -28,6 +28,7 @@ STRING_MAX: Final = 32 * PAGESIZE - 1  # MAX_ARG_STRLEN of execve(2), without it
 PATHS_MAX: Final = 64
 KEEP_MAX: Final = 6  # descriptors of a PREFORK beside the call's socket
 STRINGS_MAX: Final = 65_536  # of arguments and of variables, each
+CALLS_MAX: Final = 512  # entries of a guest's table
 NOISE_MAX: Final = 16  # messages in a row that are no report, or not ours
 
 HELLO, PREFORK, READY, EXEC, EXIT, EXECFAIL, ERROR, PING, PONG, HELD, ARGUMENT = range(1, 12)

@@ -27,6 +27,7 @@ _PAGE: Final = 4096
 _AGAIN: Final = _PAGE + HEAD
 _END: Final = _AGAIN + RING
 _LAPS: Final = struct.Struct("=QQ")  # now, next
+_LAPS_MAX: Final = (1 << 53) // RING - 1  # a total is below what a result can say
 
 
 class Spool:
@@ -51,7 +52,8 @@ class Spool:
         spool = cls(fd)
         now, following = _LAPS.unpack(os.pread(fd, _LAPS.size, 0).ljust(_LAPS.size, b"\0"))
         position = os.lseek(fd, 0, os.SEEK_CUR)
-        if following not in (now, now + 1) or not _PAGE <= position <= _END:
+        laps_are_right = now < _LAPS_MAX and following in (now, now + 1)
+        if not laps_are_right or not _PAGE <= position <= _END:
             raise ValueError("this is no spool")
         spool._position, spool._laps = position, now
         if following != now and position == _END:

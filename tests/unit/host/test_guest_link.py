@@ -295,6 +295,41 @@ def test_greeting(control: tuple[socket.socket, socket.socket]) -> None:
         guest.close()
 
 
+@pytest.mark.parametrize(
+    ("calls", "good"),
+    [
+        (((1, 0), (2, 511)), True),
+        (((1, 0), (1, 1)), False),
+        (((1, 3), (2, 3)), False),
+        (((1, 512),), False),
+    ],
+)
+def test_a_guest_hands_over_each_entry_of_its_table_once(
+    control: tuple[socket.socket, socket.socket],
+    calls: tuple[tuple[int, int], ...],
+    good: bool,
+) -> None:
+    """Without an end a guest that lies would hold up the start of the daemon, and take all of its
+    descriptors."""
+    ours, theirs = control
+    before = set(os.listdir("/proc/self/fd"))
+    link = GuestLink(ours, 4242)
+    for ident, where in calls:
+        record = words(wire.CALL, ident=ident, where=where)
+        socket.send_fds(theirs, [record], [theirs.fileno()])
+    theirs.send(words(wire.CALL, ident=0, where=512))
+    if good:
+        found = link.kept(LONG_S)
+        assert [each.id for each in found] == [ident for ident, _ in calls]
+        for each in found:
+            each.close()
+    else:
+        with pytest.raises(Failure) as raised:
+            link.kept(LONG_S)
+        assert raised.value.fault.code is Code.SANDBOX_UNAVAILABLE
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
 def test_silence_and_end_are_unavailable(control: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = control
     assert "does not greet" in refused(ours, 0.05)

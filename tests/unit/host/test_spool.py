@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -146,7 +147,13 @@ def _consume(spool: Spool, pipe: int, into: int) -> None:
 
 
 def test_what_is_no_spool_is_refused() -> None:
-    for content, position in ((b"", 0), (b"\0" * 8 + b"\xff" * 8, 4096), (b"", 1 << 30)):
+    beyond = (1 << 36).to_bytes(8, sys.byteorder) * 2  # no stream has 2**53 bytes
+    for content, position in (
+        (b"", 0),
+        (b"\0" * 8 + b"\xff" * 8, 4096),
+        (b"", 1 << 30),
+        (beyond, 4096),
+    ):
         fd = os.memfd_create("x")
         os.pwrite(fd, content, 0)
         os.lseek(fd, position, os.SEEK_SET)

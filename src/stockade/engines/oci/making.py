@@ -8,8 +8,9 @@ So only the first shell of its kind is made in that way. It is kept, and the oth
 it: no exec, no loader, and one move, because they are below the limits from the start
 (sandbox/hold.c). That one never gets a command, whose account would have all that it ever forked.
 What a command can do to it is what it can do to any process that waits: kill or stop it, then the
-next one takes its place; or use up the lease's processes, then others are made in the first way. Where
-shells leave `SILENCES` forks unanswered, as one does that root put in the shell's place, none is held.
+next one takes its place; or use up the lease's processes, then others are made in the first way.
+Where shells leave `SILENCES` forks unanswered, as one may that root put in the shell's place, none is
+held.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ class Maker:
         return self._placed(spare, streams, held=False)
 
     def held(self, template: Template) -> Placed | None:
-        """None where shells can't be held, or do not answer. Raises Failure(sandbox_unavailable), OSError."""
+        """None where shells can't be held, or do not answer. Raises Failure(sandbox_unavailable),
+        OSError."""
         self.forget(but=template)
         if self._first is None:
             made = self._shell(template)
