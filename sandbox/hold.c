@@ -10,12 +10,13 @@
  * socket, stdout and stderr of its own, for half of what another exec costs. It is a child of the
  * guest as the first one is, which so reports its end, and it is in the first one's v1 cgroups.
  *
- * Until then the shell is like any spare: every signal blocked, no dumps (so no ptrace), nothing
- * open but stdio and the call's socket. Whatever is not as expected ends the process; it has run
- * nothing, and says so (UNUSED), the host's evidence for that. The shells are those of images, and may
- * be far older than this host: nothing of the C library is used that is newer than 2.17. Where the
- * library can't be loaded the shell runs the text that keeps the place, which is `exit 125` and a
- * comment.
+ * Until then the shell is like any spare: every signal blocked, nothing open but stdio and the call's
+ * socket, no dumps (so no ptrace, but for the moment between its execve(2) and this constructor).
+ * Whatever is not as expected ends the process; it has run nothing, and says so (UNUSED). The host
+ * believes that until the command was sent: from then on it may be anything that somebody inside put
+ * in the shell's place. The shells are those of images, and may be far older than this host: nothing
+ * of the C library is used that is newer than 2.17. Where the library can't be loaded the shell runs
+ * the text that keeps the place, which is `exit 125` and a comment.
  */
 #define _GNU_SOURCE
 #include "signals.h"

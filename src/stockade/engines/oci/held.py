@@ -4,7 +4,8 @@ Half of the time of a short command is its shell: exec, dynamic loader, librarie
 measured, and up to 1 ms of 1.8 when the processor was idle before). A spare can do that ahead of its
 call, because all that differs between the shells of a sandbox is the last argument: hold.so, which
 is preloaded, waits for it before the shell's main() begins (sandbox/hold.c). Nothing of a command
-runs before its call, and a held shell that dies unused is evidence for that as any spare is.
+runs before its call. That a held shell has died unused is believed until it was sent its command
+(attempts.py).
 
 Which shell to hold is learned from the last call of the sandbox (`ExecOperation.late`). Where it can't
 be held (a static shell, another C library) the sandbox goes on with plain spares.
