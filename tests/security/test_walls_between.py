@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from stockade.terms.grant import Profile
+from tests.daemons import until
 from tests.security.inside import Inside, entered, grant_for, leased, python
 from tests.worlds import OciWorld
 
@@ -37,14 +38,14 @@ def victim_pid(both: Both) -> int:
     """A process of the victim that waits, as the victim numbers it."""
     assert both.victim.run("setsid sleep 300 >/dev/null 2>&1 & echo $! >/root/pid").value == 0
     inside = both.victim.says("cat /root/pid")
-    assert both.victim.says(f"cat /proc/{inside}/comm") == "sleep"
+    until(lambda: both.victim.says(f"cat /proc/{inside}/comm") == "sleep", "it sleeps")
     return int(inside)
 
 
 def test_processes_of_another_sandbox_are_not_there(both: Both) -> None:
     both.victim.run("setsid bash -c 'exec -a find-me sleep 301' >/dev/null 2>&1 &")
     look = "grep -alz find-m[e] /proc/[0-9]*/cmdline"
-    assert both.victim.says(look) != ""
+    until(lambda: both.victim.says(look) != "", "it is there")
     assert both.attacker.says(look) == ""
 
 
