@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, TypedDict, Unpack, cast
 
-from stockade.decide.chain import CLOSED, closes
+from stockade.decide.chain import CLOSED, closes, genuine
 from stockade.flow.call_events import (
     CallFacts,
     Redact,
@@ -193,7 +193,7 @@ class Auditor:
                 kept.seq,
             )
         state = self.log.state()
-        end = kept or state.sealed
+        end = _newest(kept, state.sealed)
         if end is not None and state.head.seq > end.seq + 1 and self._closed_at(end.seq):
             detail["added_from"] = end.seq + 2
             _log.error(
@@ -292,6 +292,15 @@ class Auditor:
 def referring(result: ToolResult, place: Head) -> ToolResult:
     """The result with the place of the record that covers it."""
     return result.model_copy(update={"audit": AuditRef(seq=place.seq, hash=place.hash.hex())})
+
+
+def _newest(kept: Checkpoint | None, sealed: Checkpoint | None) -> Checkpoint | None:
+    """The one beside the ledger is written after the ledger's, so a kill or a full disk in between
+    leaves it behind. A newer one in the ledger that the same key has signed is as good."""
+    if kept is None or sealed is None:
+        return kept or sealed
+    newer = sealed.seq > kept.seq and sealed.key == kept.key and genuine(sealed)
+    return sealed if newer else kept
 
 
 def _counts(counted: Counted, at_ms: int) -> AuditEvent:

@@ -442,6 +442,30 @@ def test_the_first_record_says_what_was_added_behind_an_orderly_end(line: Line) 
     assert line.records()[-2].detail == detail
 
 
+def test_a_start_that_was_cut_off_before_its_checkpoint_was_kept_has_added_nothing(
+    line: Line,
+) -> None:
+    table = line.house.table
+    stopped = AuditEvent(AuditKind.DAEMON_STOPPED, 1, detail={CLOSED: True})
+    kept = table.write_signed(stopped, 1)
+    for _ in range(2):  # the file beside the ledger stays the same: its disk is full
+        line.audit.start("1.0", "i", kept)
+        assert line.records()[-2].detail == {"version": "1.0", "instance": "i"}
+    # Who has no key can't make others' records look like such a start.
+    kept = table.write_signed(stopped, 1)
+    table.write(AuditEvent(AuditKind.DAEMON_STARTED, 1))
+    sealed = table.seal(1)
+    assert sealed is not None
+    false = Checkpoint(**{**sealed.model_dump(), "signature": kept.signature})
+    table._sealed = false
+    line.audit.start("1.0", "i", kept)
+    assert line.records()[-2].detail == {
+        "version": "1.0",
+        "instance": "i",
+        "added_from": kept.seq + 2,
+    }
+
+
 def test_the_end_is_signed_and_counts_are_written(line: Line) -> None:
     for _ in range(BURST + 1):
         line.call("nothing")
