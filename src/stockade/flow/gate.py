@@ -49,8 +49,10 @@ class Gate:
             if used and approval is not None and bill.undone:
                 self._approvals.give_back(approval)
         except BaseException as error:
-            nothing = isinstance(error, Failure) and error.fault.status in NOTHING_RAN
-            if nothing or not bill.began:
+            status = error.fault.status if isinstance(error, Failure) else None
+            # It was cancelled while it waited for its sandbox or its process.
+            waited = command and not bill.runs and status is Status.CANCELLED
+            if status in NOTHING_RAN or waited or not bill.began:
                 bill.give_back()
                 if used and approval is not None:
                     self._approvals.give_back(approval)

@@ -12,7 +12,7 @@ from stockade.decide.tokens import attenuate, inspect
 from stockade.flow.approvals import MOST_ARGUMENT_BYTES, MOST_OPEN
 from stockade.flow.sweeper import SWEEP_S
 from stockade.terms.approval import ApprovalState
-from stockade.terms.fault import Code, Fault, Retry, Status
+from stockade.terms.fault import Code, Fault, Retry, Status, failure
 from stockade.terms.grant import NO_BUDGET, ApprovalRule
 from stockade.terms.result import ToolResult
 from stockade.testing.fake_engine import Script
@@ -105,7 +105,11 @@ def test_a_call_that_does_not_start_uses_nothing_up(line: Line, token: str) -> N
     no_calls = NO_BUDGET.model_copy(update={"calls": 0})
     spent = attenuate(token, narrow(inspect(token).blocks[-1], total=no_calls))
     assert code(line.call(arguments=PUSH, token=spent)) is Code.BUDGET_EXHAUSTED
-    assert line.call(arguments=PUSH, token=token).status is Status.SUCCEEDED
+    one_call = NO_BUDGET.model_copy(update={"calls": 1})
+    once = attenuate(token, narrow(inspect(token).blocks[-1], total=one_call))
+    line.faults.arm("sandbox", raising(failure(Code.CANCELLED, "before its sandbox was there")))
+    assert line.call(arguments=PUSH, token=once).status is Status.CANCELLED
+    assert line.call(arguments=PUSH, token=once).status is Status.SUCCEEDED
 
 
 def test_it_is_used_up_before_the_effect(line: Line, token: str) -> None:
