@@ -26,6 +26,7 @@ from stockade.edge.client.lease import Lease
 from stockade.edge.client.sdk import Stockade
 from stockade.edge.wire import DoctorReport, LeaseGranted, LeaseView
 from stockade.terms.fault import Status
+from stockade.terms.ports import MAX_ARTIFACT_READ
 from stockade.terms.result import ToolResult
 from tests.daemons import PROGRAM, WAIT_S, Daemon, InCall, daemon, error, printed, text
 
@@ -248,11 +249,13 @@ def test_artifacts(stk: Cli, held: Lease) -> None:
     got = stk("artifact", "get", kept.id, "--lease", held.id)
     assert (got.status, got.err) == (0, "")
     assert got.out == whole
-    [read] = [
-        json.loads(line) for line in stk("audit", "tail", "-n", "1", "--json").out.splitlines()
-    ]
-    assert read["record"]["kind"] == "artifact_read"
-    assert read["record"]["detail"]["id"] == kept.id
+    lines = stk("audit", "tail", "-n", "9", "--json").out.splitlines()
+    made = [json.loads(line)["record"] for line in lines]
+    read = [each["detail"] for each in made if each["kind"] == "artifact_read"]
+    # One for each piece that went out, and none for the empty one that says that this is the end.
+    pieces = range(0, len(whole), MAX_ARTIFACT_READ)
+    assert [each["offset"] for each in read] == list(pieces)
+    assert {each["id"] for each in read} == {kept.id}
     part = ("artifact", "get", kept.id, "--lease", held.id, "--offset", "4", "--length", "7")
     assert stk(*part).out == whole[4:11]
 

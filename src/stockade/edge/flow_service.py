@@ -176,11 +176,13 @@ class FlowService:
     def read_artifact(self, context: Context, request: ArtifactRange) -> bytes:
         record, permit = self._permitted(context, request.lease)
         self.claims.check_artifact(permit, record, request.id)
-        detail = request.model_dump(exclude={"lease"})
-        self._parts.audit.note_of_lease(
-            AuditKind.ARTIFACT_READ, context.who, record, chain=permit.chain, detail=detail
-        )
-        return self._parts.artifacts.read(record.id, request.id, request.offset, request.length)
+        data = self._parts.artifacts.read(record.id, request.id, request.offset, request.length)
+        if data:  # whoever reads to the end asks once more
+            detail = request.model_dump(exclude={"lease"})
+            self._parts.audit.note_of_lease(
+                AuditKind.ARTIFACT_READ, context.who, record, chain=permit.chain, detail=detail
+            )
+        return data
 
     def doctor(self) -> DoctorReport:
         return doctor_report(self._parts.state_dir)
