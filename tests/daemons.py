@@ -211,12 +211,13 @@ class Daemon:
         """Host pids of everything that runs in this instance's sandboxes."""
         return {pid for group in self.groups() for pid in _pids(group)}
 
-    def programs(self) -> set[str]:
-        """Names of what runs in this instance's sandboxes."""
+    def named(self, program: str) -> set[int]:
+        """Those of `inside` that run it."""
         found = set()
         for pid in self.inside():
             with suppress(FileNotFoundError, ProcessLookupError):
-                found.add(Path(f"/proc/{pid}/comm").read_text().strip())
+                if Path(f"/proc/{pid}/comm").read_text().strip() == program:
+                    found.add(pid)
         return found
 
     def loops(self) -> list[str]:

@@ -357,7 +357,7 @@ def test_a_deadline_that_passed_meanwhile_ends_the_call_at_once(state: Path) -> 
         assert result.status == "timed_out"
         assert printed_by(result) == "out\n"
         left = Daemon(state.parent, config=None, name=state.name)
-        assert "sleep" not in left.programs()
+        assert not left.named("sleep")
 
 
 SEARCH = """
@@ -548,7 +548,7 @@ def test_a_reused_pid_is_not_killed_with_the_call(
             then.stockade.attach(dying.lease_id).release().check()
         assert then.result().status == ("timed_out" if end == "deadline" else "cancelled")
         left = Daemon(state.parent, config=None, name=state.name)
-        assert "sleep" not in left.programs()
+        assert not left.named("sleep")
 
 
 @pytest.mark.parametrize("sent", [True, False], ids=["sent", "given"])
