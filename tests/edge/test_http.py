@@ -64,7 +64,7 @@ def test_b85_control_answers_while_every_call_thread_is_taken(server: Running, g
             assert gate.running.acquire(timeout=GATE_S)
         started = time.monotonic()
         assert server.ask("GET", "/v1/health")[1]["status"] == "ok"
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < GATE_S / 2
         cancel = json.dumps({"lease": LEASE, "call_id": "a"})
         assert server.ask("POST", "/v1/calls/cancel", cancel)[1] == {"cancelled": 1}
         assert server.ask("POST", f"/v1/leases/{LEASE}/release")[1]["status"] == "succeeded"

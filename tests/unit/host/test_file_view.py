@@ -213,7 +213,7 @@ def test_b36_a_file_under_a_file_lease_does_not_block(tree: LeaseTree) -> None:
         assert process.stdout.readline() == b"held\n"
         started = time.monotonic()
         assert code(lambda: tree.view("/tmp/f")) is Code.BUSY
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 10  # the kernel takes the lease away after 45 s
         process.communicate()
     assert tree.view("/tmp/f").lines == (b"a\n",)
 
