@@ -183,7 +183,11 @@ class Slot:
         if self._begun:
             self._claims.book.started(self.name, sandbox, guest_call)
         else:
-            self._begin(replace(self.record, sandbox=sandbox, guest_call=guest_call))
+            # Its time begins here: the next process would end it early by what the call has waited.
+            until = self._claims.lease_end(self.record.wall_limit_ms)
+            self._begin(
+                replace(self.record, sandbox=sandbox, guest_call=guest_call, until_boot_s=until)
+            )
         self.given = sandbox, guest_call
 
     def foresee(self, edit: EditOutcome) -> None:

@@ -10,6 +10,7 @@ import pytest
 from pydantic import JsonValue
 
 from stockade.decide.idempotency import Place, canonical_arguments, idempotency_key
+from stockade.flow.claims import CALLER_S, SKEW_S
 from stockade.terms.claim import ClaimRecord, ClaimState
 from stockade.terms.fault import Code, Fault, Retry, Status
 from stockade.terms.grant import ApprovalRule
@@ -314,6 +315,15 @@ def test_a_repeat_waits_as_long_as_it_may_run_itself(line: Line) -> None:
     line.house.clock.advance(1)
     assert code(first.result()) is Code.DEADLINE_EXCEEDED
     assert code(line.call(arguments=slow, call_id="c")) is Code.DEADLINE_EXCEEDED
+
+
+def test_what_a_call_waited_is_not_taken_from_its_command(line: Line) -> None:
+    """The next daemon knows from the claim how long a command may go on."""
+    claims, times = line.house.claims, [100.0]
+    claims.boottime = lambda: times[0]
+    line.faults.arm("sandbox", lambda: times.append(times.pop() + 25))
+    line.call(arguments={"command": "echo", "timeout_ms": 30_000})
+    assert only(line).until_boot_s == 125 + 30 + CALLER_S + SKEW_S
 
 
 def test_a_cancelled_call_is_completed_as_cancelled(line: Line) -> None:
