@@ -155,11 +155,3 @@ def test_calls_at_once_stay_within_every_block(seed: int) -> None:
 def _within(book: FakeSpendBook, budgets: tuple[Budget, ...]) -> None:
     for budget, amount in zip(budgets, book.spent(budgets), strict=True):
         assert budget.shortage(amount, Amount()) is None
-
-
-def test_a_cost_beyond_all_numbers_is_the_largest_that_a_result_holds() -> None:
-    dearest = Prices({"run": MAX_INTEGER}, MAX_INTEGER, 0)
-    made = bill(FakeSpendBook(), (), Rate(2, 2000), dearest)
-    assert made.open() is None
-    made.end(5000)
-    assert made.cost_micro == MAX_INTEGER
