@@ -331,9 +331,12 @@ class Leases:
         return record
 
     def _expired(self, record: LeaseRecord) -> Failure:
-        """The record of an expired lease is `released` too, as soon as it is removed."""
+        """The record of a lease that expired or was revoked is `released` too, as soon as it is
+        removed."""
         if record.left_s(self._clock.moment()) <= 0:
             how = "expired"
+        elif self._steps.authority.revoked(record.chain):
+            how = "ended: its capability is revoked"
         elif record.state in (LeaseState.DIRTY, LeaseState.RELEASED):
             how = "been released"
         else:

@@ -53,7 +53,7 @@ def test_b81_an_expired_lease_is_gone_at_once_and_its_name_is_free(house: House)
     assert house.left_behind() == [fresh.id]
 
 
-def test_an_expired_lease_is_told_as_expired_also_when_it_is_removed(house: House) -> None:
+def test_how_a_lease_ended_is_told_also_when_it_is_removed(house: House) -> None:
     record = house.leases.create(house.request(ttl_s=60)).record
     permit = house.permit(record.token)
     house.clock.advance(60)
@@ -70,6 +70,12 @@ def test_an_expired_lease_is_told_as_expired_also_when_it_is_removed(house: Hous
     house.leases.release(TENANT, other.id)
     with pytest.raises(Failure, match="the lease has been released"):
         house.leases.admit(other.id, permit)
+    third = house.leases.create(house.request(ttl_s=60)).record
+    house.authority.revoke_block(third.chain[-1], "uid 0", "", house.clock())
+    house.sweeper.tick()
+    gone = house.leases.show(TENANT, third.id)
+    with pytest.raises(Failure, match="the lease has ended: its capability is revoked"):
+        house.leases.own_token(gone)
 
 
 def test_reset_brings_the_source_back_and_keeps_generation_and_token(
