@@ -37,8 +37,8 @@ def wait_exit(
     process: subprocess.Popen[bytes], timeout_s: float, until: int | None = None
 ) -> int | None:
     """The exit status, or None when it has not ended in time or before the descriptor `until` was
-    readable. By poll(2) on a pidfd: Popen.wait
-    with a timeout sleeps in steps of up to 50 ms, which cost 10 ms per sandbox."""
+    readable. By poll(2) on a pidfd: Popen.wait with a timeout sleeps in steps of up to 50 ms, which
+    cost 10 ms per sandbox."""
     pidfd = os.pidfd_open(process.pid)
     try:
         poller = select.poll()
@@ -70,17 +70,18 @@ def unified_group(pid: int) -> str:
 
 def tracer_of(thread: int) -> tuple[int, int]:
     """The thread that traces it, and the process which that is one of; zeros when there is none."""
-    tracer = _status(thread, "TracerPid")
-    return (tracer, _status(tracer, "Tgid")) if tracer else (0, 0)
+    tracer = _status(thread, b"TracerPid")
+    return (tracer, _status(tracer, b"Tgid")) if tracer else (0, 0)
 
 
-def _status(thread: int, name: str) -> int:
-    """A number of proc_pid_status(5); 0 when the thread is gone."""
+def _status(thread: int, name: bytes) -> int:
+    """A number of proc_pid_status(5); 0 when the thread is gone. The name of the program is one of
+    the lines, and whatever bytes the program likes but a newline."""
     try:
-        lines = Path(f"/proc/{thread}/status").read_text().splitlines()
+        lines = Path(f"/proc/{thread}/status").read_bytes().split(b"\n")
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
+    return next((int(line.split()[1]) for line in lines if line.startswith(name + b":")), 0)
 
 
 def reap(pidfd: int, timeout_s: float) -> bool:

@@ -104,7 +104,7 @@ def test_what_gets_no_processor_time_dies_all_the_same(demoted: bool) -> None:
 def test_threads_of_the_group_are_hurried_and_no_stranger() -> None:
     stranger = subprocess.Popen(["sleep", "600"])
     try:
-        with sandbox() as (groups, _), placed(groups, "call-1", "echo; sleep 600 & wait") as group:
+        with sandbox() as (groups, _), placed(groups, "call-1", "sleep 600 & echo; wait") as group:
             for pid in (*members(group), stranger.pid):
                 demote(pid)
             before = state(stranger.pid)
@@ -139,12 +139,14 @@ threading.Thread(target=trace).start()
 
 
 def test_who_traces_what_is_killed_does_not_keep_it_alive(tmp_path: Path) -> None:
-    """PTRACE_SEIZE with PTRACE_O_TRACEEXIT, by another call, which is itself traced so."""
+    """PTRACE_SEIZE with PTRACE_O_TRACEEXIT, by another call, which is itself traced so. The name of
+    what is traced is no text, and reads as a line of its status where lines end otherwise."""
     script = tmp_path / "trace.py"
     script.write_text(TRACE)
     with ExitStack() as stack:
         groups, _ = stack.enter_context(sandbox())
-        last = stack.enter_context(placed(groups, "call-1", "echo; exec sleep 600"))
+        named = r"printf '\377\034TracerPid: x' > /proc/$$/comm; echo; read -r"
+        last = stack.enter_context(placed(groups, "call-1", named))
         first = last
         for number in (2, 3):
             [pid] = members(last)
