@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import pytest
@@ -73,8 +73,9 @@ def outcome() -> ExecOutcome:
 def test_our_own_program_and_a_shell_that_was_sent_nothing_are_believed(
     held: bool, given: bool
 ) -> None:
-    attempts, process = Attempts(context()), Process(given)
-    attempts.ended(placed(process, held=held))
+    attempts, process, forgotten = Attempts(context()), Process(given), list[str]()
+    attempts.ended(placed(process, held=held), lambda: forgotten.append("first"))
+    assert forgotten
     assert not attempts.doubtful
     assert not process.killed
     assert attempts.billed(outcome()) == outcome()
@@ -84,7 +85,7 @@ def test_our_own_program_and_a_shell_that_was_sent_nothing_are_believed(
 
 def test_a_shell_that_was_sent_its_command_is_ended_and_paid_for() -> None:
     attempts, process = Attempts(context()), Process()
-    attempts.ended(placed(process))
+    attempts.ended(placed(process), lambda: None)
     assert attempts.doubtful
     assert process.killed
     assert attempts.billed(outcome()).cpu_ms == 320
@@ -96,8 +97,19 @@ def test_a_shell_that_was_sent_its_command_is_ended_and_paid_for() -> None:
 
 def test_what_can_not_be_ended_is_in_doubt() -> None:
     with pytest.raises(Failure) as raised:
-        Attempts(context()).ended(placed(Process(dies=False)))
+        Attempts(context()).ended(placed(Process(dies=False)), lambda: None)
     assert raised.value.fault.code is Code.SANDBOX_LOST
+
+
+def test_it_stays_in_the_journal_until_another_one_is_recorded() -> None:
+    """A daemon that dies in between: a call without a record was never sent to a sandbox."""
+    done, given = list[str](), replace(context(), starting=lambda _, call: done.append(call))
+    attempts = Attempts(given)
+    attempts.ended(placed(Process()), lambda: done.append("forgotten"))
+    assert done == []
+    assert attempts.context.starting is not None
+    attempts.context.starting("sb_1", "second")
+    assert done == ["second", "forgotten"]
 
 
 class Unread:
@@ -111,12 +123,12 @@ class Unread:
 @pytest.mark.parametrize(("held", "known"), [(False, NotExecuted()), (True, Unknown())])
 def test_nor_is_it_believed_by_the_next_process(held: bool, known: NotExecuted | Unknown) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    streams = Streams(os.getuid(), spooled=True)
+    streams, process = Streams(os.getuid(), spooled=True), Process()
     adopted = Adopted(
         cast("OciSandbox", Unread()),
         cast("GuestLink", Process()),
         {NUMBER: Kept(NUMBER, ours, streams.kept)},
-        {NUMBER: cast("CallGroup", Process())},
+        {NUMBER: cast("CallGroup", process)},
     )
     entry = Entry(
         "ls_1", "sb_1", NUMBER, 42, 3, 4, Capture(5, 6, 7), ("", ""), 8, 9, held=held, sent=True
@@ -127,5 +139,6 @@ def test_nor_is_it_believed_by_the_next_process(held: bool, known: NotExecuted |
     with pytest.raises(Failure):
         runs.finish(context(), 1000)
     assert left.evidence() == known
+    assert process.killed, "what it left would run on"
     streams.close_writes()
     theirs.close()

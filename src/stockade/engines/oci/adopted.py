@@ -198,7 +198,9 @@ class OciLeftCall:
         try:
             outcome = adopted.sandbox.take_over(entry, placed, context, timeout_ms)
         except Failure as error:
-            # A held shell's end unread proves nothing once it was sent its command (attempts.py).
+            # A held shell's end unread proves nothing once it was sent its command (attempts.py),
+            # and what it left would run on.
+            placed.group.kill(_KILL_S)
             unused = error.fault.code is Code.SANDBOX_UNAVAILABLE and not entry.held
             self._known = NotExecuted() if unused else Unknown()
             raise

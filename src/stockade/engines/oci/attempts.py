@@ -7,11 +7,13 @@ can run its command and say that it ran nothing, or leave the message in its soc
 would cost nothing, its approval could be used again, and it would be carried out once for each try.
 
 So that word only ends the try. What is left of it is killed, its time is the call's, and the next
-try is a plain spare. Where none takes the command, the call is in doubt.
+try is a plain spare. Where none takes the command, the call is in doubt; also for the next process, if
+this one dies before another try is recorded: until then the journal has that one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -37,6 +39,18 @@ class _Further:
         return self.meter.more(self.before_ms + used_ms)
 
 
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """`ExecContext.starting` of who takes the place of another, which is forgotten then."""
+
+    starting: Callable[[str, str], None]
+    forget: Callable[[], None]
+
+    def __call__(self, sandbox: str, call: str) -> None:
+        self.starting(sandbox, call)
+        self.forget()
+
+
 class Attempts:
     """Those for one call. `context` is that of the next one; with `doubtful` it is a plain spare."""
 
@@ -45,12 +59,18 @@ class Attempts:
         self.doubtful = False
         self._used_ms = 0
 
-    def ended(self, placed: Placed) -> None:
-        """It is said to have run nothing. Raises Failure(sandbox_lost) when what is left of it
-        could not be ended."""
+    def ended(self, placed: Placed, forget: Callable[[], None]) -> None:
+        """It is said to have run nothing. `forget` takes it out of the journal. Raises
+        Failure(sandbox_lost) when what is left of it could not be ended."""
         if not (placed.held and placed.spare.given):
+            forget()
             return
         self.doubtful = True
+        starting = self.context.starting
+        if starting is None:
+            forget()
+        else:
+            self.context = replace(self.context, starting=_Next(starting, forget))
         if not placed.group.kill(_KILL_TIMEOUT_S):
             raise failure(Code.SANDBOX_LOST, "what a shell left could not be confirmed dead")
         self._used_ms = placed.group.cpu_ms()

@@ -162,7 +162,7 @@ class OciSandbox:
             return self._run(placed, operation, env, context, deadline)
         except Failure as error:
             if error.fault.code is Code.SANDBOX_UNAVAILABLE:
-                attempts.ended(placed)
+                attempts.ended(placed, partial(self._journal.forget, str(placed.spare.id)))
                 if self._answers():
                     return None
             raise
@@ -182,24 +182,14 @@ class OciSandbox:
         context: ExecContext,
         deadline: float,
     ) -> ExecOutcome:
-        begun, slot = self._start(placed, operation, env, context, deadline)
-        number = placed.spare.id
-        self._spares.meanwhile(number)
-        try:
-            outcome = self._conclude(begun, context)
-        except Failure as error:
-            if error.fault.code is Code.SANDBOX_UNAVAILABLE:
-                self._forget(slot, number)
-            raise
+        begun = self._start(placed, operation, env, context, deadline)
+        self._spares.meanwhile(placed.spare.id)
+        outcome = self._conclude(begun, context)
         if context.starting is None:
-            self._forget(slot, number)
+            self._journal.forget(str(placed.spare.id))
         if placed.held and outcome.end is End.EXITED and outcome.value in _NO_PROGRAM:
             self._spares.distrust()
         return outcome
-
-    def _forget(self, slot: int, number: int) -> None:
-        self._journal.drop(slot, number)
-        self._over(number)
 
     def _over(self, number: int) -> None:
         """Nobody will ask for the call. What it left running must not wait on a pipe that nobody
@@ -360,9 +350,9 @@ class OciSandbox:
         env: tuple[tuple[bytes, bytes], ...],
         context: ExecContext,
         deadline: float,
-    ) -> tuple[Begun, int]:
+    ) -> Begun:
         """Record the call and give the spare its command, which holds the only writing ends of the
-        pipes then. Gives the record's slot too."""
+        pipes then."""
         started = time.monotonic()
         counters = self._groups.counters
         sinks = [sink_of(name, operation, context) for name in NAMES]
@@ -423,4 +413,4 @@ class OciSandbox:
             raise
         finally:
             placed.streams.close_writes()
-        return begun, slot
+        return begun
