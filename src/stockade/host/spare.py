@@ -101,8 +101,6 @@ class Spare:
         # From `release` on it is a program of the image that speaks, which was executed long ago.
         self._released = False
         self._owes_fork = False
-        # Forks of it that it did not answer in time.
-        self.silences = 0
         # Forks of it that a limit on processes refused, which the kernel has counted.
         self.forks_refused = 0
         # Before it held its shell, by somebody else: that says nothing of the shell.
@@ -205,7 +203,6 @@ class Spare:
         wire.send_command(self._sock, wire.FORK, call_id, *fds)
         for _ in range(wire.NOISE_MAX):
             if not wait(deadline, self._sock):
-                self.silences += 1
                 break
             report = read(self._sock)
             if report is None or report.sender != self.pid:

@@ -10,8 +10,9 @@ from typing import cast
 
 import pytest
 
+from stockade.engines.oci import making
 from stockade.engines.oci.held import Template
-from stockade.engines.oci.making import MAKE_TIMEOUT_S, SILENCES, Maker, Placed
+from stockade.engines.oci.making import MAKE_TIMEOUT_S, SLOW_TIMES, Maker, Placed
 from stockade.engines.oci.spares import Spares
 from stockade.host.call_group import CallGroup
 from stockade.host.cancel import EventfdCancel
@@ -39,7 +40,6 @@ class Waiting:
         self.id = number
         self.writes = (0, 0)
         self.forks_refused = 0
-        self.silences = 0
 
     def waits(self) -> bool:
         return True
@@ -186,26 +186,29 @@ def test_who_waits_for_one_that_is_made_waits_no_longer_than_its_call() -> None:
     cancel.close()
 
 
-class Silent(Guest):
-    """No shell answers."""
+class Slow(Guest):
+    """A fork comes to nothing in the end."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = 0
+        self.forked = 0
 
-    def fork(self, shell: Waiting, *rest: object) -> None:
-        shell.silences += 1
-        raise failure(Code.SANDBOX_UNAVAILABLE, "no answer")
+    def fork(self, *asked: object) -> None:
+        self.forked += 1
+        raise failure(Code.SANDBOX_UNAVAILABLE, "the guest makes no spare in time")
 
-    def prefork(self, *rest: object) -> None:
-        self.asked += 1
+    def prefork(self, *asked: object) -> None:
         raise failure(Code.SANDBOX_UNAVAILABLE, "no")
 
 
-def test_shells_that_do_not_answer_are_no_longer_held() -> None:
+@pytest.mark.parametrize(("slow_s", "times"), [(0.0, SLOW_TIMES), (MAKE_TIMEOUT_S, 9)])
+def test_where_making_them_is_slow_too_often_shells_are_no_longer_held(
+    monkeypatch: pytest.MonkeyPatch, slow_s: float, times: int
+) -> None:
     """Each time a thread has waited that other leases need: a shell that root replaced could have
-    it as long as it likes."""
-    guest = Silent()
+    it as long as it likes, also one that answers that it has forked."""
+    monkeypatch.setattr(making, "SLOW_S", slow_s)
+    guest = Slow()
     maker = Maker(
         cast("GuestLink", guest),
         cast("SandboxGroups", None),
@@ -215,11 +218,12 @@ def test_shells_that_do_not_answer_are_no_longer_held() -> None:
         lambda: None,
         persistent=False,
     )
-    for number in range(SILENCES - 1):
-        maker._first = template(b"x"), placed(number, held=True)
+    maker._first = template(b"x"), placed(1, held=True)
+    for _ in range(times):
         with pytest.raises(Failure):
             maker.held(template(b"x"))
-    maker._first = template(b"x"), placed(SILENCES, held=True)
-    assert maker.held(template(b"x")) is None
-    assert guest.asked == SILENCES - 1
+    assert guest.forked == times
+    if times == SLOW_TIMES:
+        assert maker.held(template(b"x")) is None
+    assert guest.forked == times
     maker.close()

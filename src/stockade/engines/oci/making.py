@@ -9,14 +9,15 @@ it: no exec, no loader, and one move, because they are below the limits from the
 (sandbox/hold.c). That one never gets a command, whose account would have all that it ever forked.
 What a command can do to it is what it can do to any process that waits: kill or stop it, then the
 next one takes its place; or use up the lease's processes, then others are made in the first way.
-Where shells leave `SILENCES` forks unanswered, as one may that root put in the shell's place, none is
-held.
+Where making one is slow `SLOW_TIMES`, as one can have it that root put in the shell's place, no shell
+is held.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -32,9 +33,11 @@ from stockade.terms.fault import Code, Failure, failure
 MAKE_TIMEOUT_S: Final = 10.0
 HOLD_TIMEOUT_S: Final = 5.0
 FORK_TIMEOUT_S: Final = 2.0
-# How often the shells of a sandbox may leave a fork unanswered. Each time is one in which nothing is
-# made for it, and a thread waits that all sandboxes share.
-SILENCES: Final = 3
+# How often a held shell may take so long, in the life of a sandbox. Each time is one in which nothing
+# is made for it, and a thread waits that all sandboxes share. Whatever has failed or not: a shell
+# that answers can make what does not greet.
+SLOW_S: Final = 1.0
+SLOW_TIMES: Final = 3
 
 _log: Final = logging.getLogger("stockade.engines.oci.spares")
 
@@ -81,7 +84,7 @@ class Maker:
         self._persistent = persistent
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._first: tuple[Template, Placed] | None = None
-        self._silences = 0
+        self._slow = 0
         # How many forks of that shell a limit refused, and with the one that is being made: the
         # kernel counts them with those of the sandbox's calls, before the answer is here.
         self.refused = self.refused_at_most = 0
@@ -97,8 +100,17 @@ class Maker:
         return self._placed(spare, streams, held=False)
 
     def held(self, template: Template) -> Placed | None:
-        """None where shells can't be held, or do not answer. Raises Failure(sandbox_unavailable),
-        OSError."""
+        """None where shells can't be held, or were slow too often. Raises
+        Failure(sandbox_unavailable), OSError."""
+        if self._slow >= SLOW_TIMES:
+            return None
+        began = time.monotonic()
+        try:
+            return self._held(template)
+        finally:
+            self._slow += time.monotonic() - began >= SLOW_S
+
+    def _held(self, template: Template) -> Placed | None:
         self.forget(but=template)
         if self._first is None:
             made = self._shell(template)
@@ -107,7 +119,7 @@ class Maker:
             self._first = template, made
         _, first = self._first
         self.refused_at_most += 1
-        known, answered = first.spare.forks_refused, first.spare.silences
+        known = first.spare.forks_refused
         try:
             made = self._forked(first)
         except Failure as error:
@@ -121,8 +133,7 @@ class Maker:
                 self.refused_at_most -= 1
             if not first.spare.waits():
                 self.forget()
-            self._silences += first.spare.silences - answered
-            return self._shell(template) if self._silences < SILENCES else None
+            return self._shell(template)
         self.refused_at_most -= 1
         return made
 
