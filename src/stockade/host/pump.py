@@ -30,7 +30,7 @@ from stockade.terms.ports import ArtifactSink, CancelSignal, Tee
 
 DRAIN_S: Final = 0.1
 _CHUNK: Final = 256 * 1024
-_MAX_POLL_MS: Final = 2**31 - 1  # 24.8 days; poll(2) counts in an int
+MAX_POLL_MS: Final = 2**31 - 1  # 24.8 days; poll(2) counts in an int
 _LARGE_PIPE: Final = 1024 * 1024
 _local = threading.local()
 
@@ -154,7 +154,7 @@ class Pump:
             left = deadline - time.monotonic()
             if left <= 0:
                 return "deadline"
-            for fd, _ in self._poll.poll(min(left * 1000 + 1, _MAX_POLL_MS)):
+            for fd, _ in self._poll.poll(min(left * 1000 + 1, MAX_POLL_MS)):
                 if fd == self._control:
                     if on_control():
                         return "ended"

@@ -16,6 +16,7 @@ from typing import Self
 
 from stockade.host.call_group import CallGroup
 from stockade.host.hurry import kept
+from stockade.host.pump import MAX_POLL_MS
 from stockade.terms.ports import CancelSignal, CpuMeter
 
 
@@ -74,7 +75,7 @@ class Watchdog:
                 if look_ms is None:
                     return "budget"
                 pause_ms = min(pause_ms, look_ms)
-            ready = [fd for fd, _ in poller.poll(pause_ms)]
+            ready = [fd for fd, _ in poller.poll(min(pause_ms, MAX_POLL_MS))]
             if self._over in ready:
                 return None
             if ready:
