@@ -101,6 +101,40 @@ def test_what_gets_no_processor_time_dies_all_the_same(demoted: bool) -> None:
                 assert members(group) == []
 
 
+def below(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [each for child in map(int, children) for each in (child, *below(child))]
+
+
+def test_nor_is_the_guest_waited_for_that_waits_for_them() -> None:
+    """It is pid 1 of what is in another group, whose quota is used up."""
+    burn = "for i in {1..12}; do (while :; do :; done) & done; echo; wait"
+    tree = "for i in {1..150}; do (setsid sleep 600 &); done; echo; exec sleep 600"
+    unshare = ["unshare", "--pid", "--fork", "bash", "-c", f"read -r; {tree}"]
+    for number in range(TRIES):
+        with (
+            sandbox() as (groups, quotas),
+            subprocess.Popen(unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as made,
+        ):
+            assert made.stdin is not None
+            assert made.stdout is not None
+            while not (found := below(made.pid)):
+                os.sched_yield()
+            fd = os.pidfd_open(found[0])
+            groups.place(found[0], fd, "call-1").close()
+            os.close(fd)
+            made.stdin.write(b"\n")
+            made.stdin.flush()
+            made.stdout.readline()
+            (groups._guest / "cgroup.procs").write_text(str(found[0]))
+            with placed(groups, f"call-burn{number}", burn):
+                for quota in reversed(quotas):
+                    cgroup.write(quota, "1000")
+                began = time.monotonic()
+                assert groups.kill(20.0)
+                assert time.monotonic() - began < WITHIN_S
+
+
 def test_threads_of_the_group_are_hurried_and_no_stranger() -> None:
     stranger = subprocess.Popen(["sleep", "600"])
     try:
