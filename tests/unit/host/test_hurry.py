@@ -13,15 +13,16 @@ import pytest
 
 from stockade.host import cgroup
 from stockade.host.call_group import CallGroup
-from stockade.host.hurry import Hurry, kept
+from stockade.host.hurry import REFILLS, Hurry, kept
 from stockade.host.interpreter import ALLOWED
 from stockade.host.lease_groups import LeaseGroups, SandboxGroups
 from stockade.terms.plan import Limits
 
 IDLE = os.sched_param(0)
-# Without help the trees below take 0.3 to 9 s, mostly several; with it, 0.02 to 0.15.
+# Without help the trees below take 0.3 to 9 s, mostly several; with it, 0.02 to 0.15. The bound is
+# for a host that is busy with other tests.
 TRIES = 2
-WITHIN_S = 1.0
+WITHIN_S = 3.0
 LOADED_S = 10.0
 
 
@@ -194,13 +195,13 @@ def test_who_traces_what_is_killed_does_not_keep_it_alive(tmp_path: Path) -> Non
 def test_a_quota_is_written_again_as_it_is_and_so_often_at_most(tmp_path: Path) -> None:
     quota = tmp_path / "cpu.cfs_quota_us"
     quota.write_text("5000\n")
-    hurry = Hurry(tmp_path, (quota, tmp_path / "absent"))
-    written = set()
-    for _ in range(60):
+    written = 0
+    for _ in range(REFILLS + 10):  # whichever kills they belong to
         os.utime(quota, ns=(0, 0))
-        hurry.along(())
-        written.add(quota.stat().st_mtime_ns != 0)
-    assert written == {True, False}
+        Hurry(tmp_path, (quota, tmp_path / "absent")).along(())
+        written += quota.stat().st_mtime_ns != 0
+    # One more for each two seconds that this took.
+    assert REFILLS <= written < REFILLS + 10
     assert quota.read_text() == "5000\n"
 
 
