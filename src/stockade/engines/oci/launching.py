@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,8 @@ from stockade.terms.ports import LeaseTree
 
 START_TIMEOUT_S: Final = 20.0
 KILL_S: Final = 1.0
+# What the guest has at least, however long the runtime took: it has begun by then.
+_GREETING_S: Final = 0.5
 # The launcher puts what the runtime is to have at 0 to 3.
 _LOWEST: Final = 64
 # Directories that every Debian and Ubuntu has; one is covered in the launcher's own namespace.
@@ -149,8 +152,10 @@ class Launcher:
             runtime = self._runtime(directory, name)
             script = staging.script(plan, place, image, [*own, executed, *runtime])
             try:
+                until = time.monotonic() + _limit_s(patience)
                 self._run(script, inherited, log, patience)
-                link = GuestLink.connect(str(directory / "guest.sock"), _limit_s(patience))
+                left_s = max(_GREETING_S, until - time.monotonic())
+                link = GuestLink.connect(str(directory / "guest.sock"), left_s)
             except Failure as error:
                 if program is not None and error.fault.code is Code.SANDBOX_UNAVAILABLE:
                     self._filters.distrust()

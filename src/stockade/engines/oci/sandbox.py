@@ -156,7 +156,7 @@ class OciSandbox:
         context = attempts.context
         own_stdin = context.stdin is not None
         wanted = template_of(operation, env, own_stdin=own_stdin)
-        patience = Patience(context.cancel, deadline - time.monotonic())
+        patience = Patience(context.cancel, max(0.0, deadline - time.monotonic()))
         placed = self._spares.take(None if attempts.doubtful else wanted, patience)
         try:
             return self._run(placed, operation, env, context, deadline)
