@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from stockade.decide.blocks import narrow
 from stockade.decide.tokens import attenuate, inspect
+from stockade.flow.auditing import Auditor
 from stockade.flow.pipeline import Pipeline, ToolRequest
 from stockade.terms.fault import Code
 from stockade.terms.lease import LeaseRecord
@@ -58,9 +59,9 @@ class Line:
         return attenuate(self.record.token, narrow(parent, **components))  # type: ignore[arg-type]
 
 
-def make_line(house: House) -> Line:
-    faults = Faults()
-    pipeline = Pipeline(
+def make_pipeline(house: House, faults: Faults, audit: Auditor | None = None) -> Pipeline:
+    """With the house's audit unless another is given."""
+    return Pipeline(
         leases=house.leases,
         running=house.running,
         places=house.places,
@@ -68,7 +69,7 @@ def make_line(house: House) -> Line:
         artifacts=house.artifacts,
         gate=house.gate,
         claims=house.claims,
-        audit=house.audit,
+        audit=house.audit if audit is None else audit,
         secrets=house.secrets,
         policy=house.policy,
         image_env={"host": {"PATH": "/usr/bin:/bin"}},
@@ -78,6 +79,11 @@ def make_line(house: House) -> Line:
         version="test",
         fault_point=faults.point,
     )
+
+
+def make_line(house: House) -> Line:
+    faults = Faults()
+    pipeline = make_pipeline(house, faults)
     return Line(house, faults, pipeline, house.leases.create(house.request()).record)
 
 

@@ -26,6 +26,7 @@ from stockade.terms.fault import Code, Fault, Status
 from stockade.terms.result import ToolResult
 from stockade.testing.faults import Faults, raising
 from stockade.testing.house import TENANT, House, open_house
+from tests.unit.flow.lines import make_pipeline
 
 PER_TENANT = 56  # as `Places` has it
 WHO = Acting("uid 1000", None, "my-agent/1", "model-x")
@@ -97,24 +98,7 @@ def line(tmp_path: Path) -> Iterator[Line]:
     house = open_house(str(tmp_path))
     faults = Faults()
     audit = Auditor(house.table, house.clock, AuditSettings(), hide)
-    pipeline = Pipeline(
-        leases=house.leases,
-        running=house.running,
-        sandboxes=house.sandboxes,
-        artifacts=house.artifacts,
-        gate=house.gate,
-        claims=house.claims,
-        audit=audit,
-        secrets=house.secrets,
-        places=house.places,
-        policy=house.policy,
-        image_env={"host": {"PATH": "/usr/bin:/bin"}},
-        verify=house.authority.verify,
-        engine=house.engine.describe(),
-        clock=house.clock,
-        version="test",
-        fault_point=faults.point,
-    )
+    pipeline = make_pipeline(house, faults, audit)
     record = house.leases.create(house.request()).record
     (house.workspace(record) / "a").write_text("one\n")
     yield Line(house, faults, audit, pipeline, record.id, record.token)
