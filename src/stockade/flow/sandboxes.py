@@ -16,15 +16,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
 
 from stockade.terms.fault import Code, failure
-from stockade.terms.patience import Patience
+from stockade.terms.patience import LOOK_S, Patience
 from stockade.terms.plan import SandboxPlan
 from stockade.terms.ports import Engine, LeaseTree, Sandbox, Survivor
-
-# How soon a cancellation is seen by who waits for another call's creation.
-_LOOK_S: Final = 0.02
 
 
 @dataclass(slots=True)
@@ -200,15 +196,13 @@ class Sandboxes:
 @contextmanager
 def _in_turn(lock: threading.Lock, patience: Patience | None) -> Iterator[Patience | None]:
     """The lock for as long as the block runs; gives what is left of the patience."""
-    left = patience
-    if left is None or patience is None:
-        lock.acquire()
-    else:
-        while not lock.acquire(timeout=_LOOK_S):
-            left = replace(left, timeout_s=left.timeout_s - _LOOK_S)
-            if left.timeout_s <= 0 or left.cancel.reason() is not None:
-                raise patience.over("another sandbox of the lease was made")
+    waited_s = 0.0
+    while not lock.acquire(timeout=-1 if patience is None else LOOK_S):
+        assert patience is not None
+        waited_s += LOOK_S
+        if waited_s >= patience.timeout_s or patience.cancel.reason() is not None:
+            raise patience.over("another sandbox of the lease was made")
     try:
-        yield left
+        yield patience and replace(patience, timeout_s=patience.timeout_s - waited_s)
     finally:
         lock.release()

@@ -11,6 +11,8 @@ from stockade.terms.ports import CancelSignal
 
 # Beyond the call's own time limit: a sandbox takes 20 to 40 ms, and on a busy host a second.
 GRACE_S: Final = 2.0
+# How soon a cancellation is seen by who waits for a lock or a condition.
+LOOK_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from stockade.host.call_group import CallGroup
 from stockade.host.guest_link import GuestLink
 from stockade.host.lease_groups import SandboxGroups
 from stockade.terms.fault import Code, Failure, failure
-from stockade.terms.patience import Patience
+from stockade.terms.patience import LOOK_S, Patience
 
 SPARES: Final = 3
 BUSY_SPARES: Final = 6
@@ -44,8 +44,6 @@ DELAY_S: Final = 0.002
 # processors, and says which sort is wanted.
 FIRST_DELAY_S: Final = 0.01
 LOOKS: Final = 4
-# How soon a cancellation is seen by who waits for one that is made.
-LOOK_S: Final = 0.02
 # How often in a row one that is being made may be killed at birth, by a command that kills all.
 BIRTHS: Final = 3
 
