@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,37 @@ def test_a_runc_without_its_fixes_is_told(
     monkeypatch.setattr(programs, "SEARCH_PATH", str(tmp_path))
     found = by_name()["runc"]
     assert (found.ok, found.required) == (ok, False)
+
+
+@pytest.mark.parametrize(
+    ("listed", "disabled", "ok"),
+    [
+        ("kernel/fs/overlayfs/overlay.ko.xz: kernel/lib/other.ko.xz\n", "0\n", True),
+        ("kernel/fs/overlayfs/overlay.ko:\n", "0\n", True),
+        ("kernel/fs/overlayfs/overlay.ko.xz:\n", "1\n", False),
+        ("kernel/fs/other.ko: kernel/fs/overlayfs/overlay.ko\n", "0\n", False),
+        ("kernel/fs/myoverlay.ko:\nkernel/fs/overlay.kobold:\n", "0\n", False),
+        (None, "0\n", False),
+        ("kernel/fs/overlayfs/overlay.ko:\n", None, False),
+    ],
+)
+def test_a_file_system_that_the_kernel_loads_when_it_is_needed_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    listed: str | None,
+    disabled: str | None,
+    ok: bool,
+) -> None:
+    """As overlayfs on a fresh Debian. `None`: there is no such file."""
+    modules = tmp_path / platform.release() / "modules.dep"
+    modules.parent.mkdir()
+    if listed is not None:
+        modules.write_text(listed)
+    if disabled is not None:
+        (tmp_path / "disabled").write_text(disabled)
+    monkeypatch.setattr(doctor, "_MODULES", tmp_path)
+    monkeypatch.setattr(doctor, "_MODULES_DISABLED", tmp_path / "disabled")
+    assert doctor._loadable("overlay") is ok
 
 
 def test_what_can_not_be_looked_at_is_not_fine(monkeypatch: pytest.MonkeyPatch) -> None:
