@@ -202,12 +202,21 @@ static void leave_swapping(char **a) /* target, directory */
 	int fd = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
 	if (fd < 0 || write(fd, "harmless\n", 9) != 9)
 		cannot("it can't be prepared: %s", strerrorname_np(errno));
+	int swapping[2];
+	if (pipe2(swapping, O_CLOEXEC) < 0)
+		cannot("pipe: %s", strerrorname_np(errno));
 	pid_t child = fork();
 	if (child < 0)
 		cannot("fork: %s", strerrorname_np(errno));
-	if (child)
+	if (child) {
+		/* Told only when it is out of reach of the sweep that follows the attempt. */
+		close(swapping[1]);
+		if (read(swapping[0], file, 1) != 0)
+			cannot("pipe: %s", strerrorname_np(errno));
 		won("pid %d swaps", child);
-	setsid(); /* out of reach of the sweep that follows the attempt */
+	}
+	setsid();
+	close(swapping[1]);
 	for (;;)
 		syscall(SYS_renameat2, AT_FDCWD, link, AT_FDCWD, a[1], 2);
 }
