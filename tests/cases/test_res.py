@@ -5,6 +5,8 @@ Destructive programs run inside sandboxes only; the smaller limits of narrower l
 
 from __future__ import annotations
 
+import platform
+import re
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,7 @@ import pytest
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
 from stockade.engines.oci.spares import BATCH, BUSY_SPARES
+from stockade.host.cgroup import of_this_host
 from stockade.terms.grant import Profile
 from tests.cases.asking import (
     COUNT_INSIDE,
@@ -103,6 +106,22 @@ def test_b29_a_bomb_left_behind_is_ended(daemon: Daemon, fresh_lease: LeaseFacto
 
 
 # B31: out of memory.
+
+
+def test_b31_the_peak_of_memory_is_this_calls_own(fresh_lease: LeaseFactory) -> None:
+    """Null where the kernel can't restart it: cgroup2 before Linux 6.12."""
+    lease = fresh_lease()
+    usages = [lease.bash('python3 -c "bytearray(64 * 1024 * 1024)"').usage, lease.bash(":").usage]
+    much, little = (None if usage is None else usage.peak_memory_bytes for usage in usages)
+    release = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
+    if not of_this_host().hybrid and release < (6, 12):
+        assert much is None
+        assert little is None
+        return
+    assert much is not None
+    assert little is not None
+    assert much > 64 * MIB
+    assert little < much - 48 * MIB
 
 
 def test_b31_the_kernel_killed_the_main_process(daemon: Daemon, fresh_lease: LeaseFactory) -> None:

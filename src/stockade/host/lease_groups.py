@@ -218,10 +218,14 @@ class Counters:
         memory, pids = v1.get("memory", calls), v1.get("pids", calls)
         names = [memory / ("memory.oom_control" if v1 else "memory.events"), pids / "pids.events"]
         self._files = [os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in names]
-        # memory.peak can't be restarted before Linux 6.12, so on cgroup2 no peak is given.
-        if v1:
-            peak = memory / "memory.max_usage_in_bytes"
-            self._files.append(os.open(peak, os.O_RDWR | os.O_CLOEXEC))
+        peak = memory / ("memory.max_usage_in_bytes" if v1 else "memory.peak")
+        fd = os.open(peak, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.pwrite(fd, b"0", 0)
+        except OSError:  # EINVAL: before Linux 6.12 memory.peak can't be restarted; no peak is given
+            os.close(fd)
+        else:
+            self._files.append(fd)
 
     def oom_kills(self) -> int:
         return counter(os.pread(self._files[0], 4096, 0).decode(), "oom_kill")
@@ -231,7 +235,8 @@ class Counters:
         return counter(os.pread(self._files[1], 4096, 0).decode(), "max")
 
     def start_peak(self) -> None:
-        """Restart the high-water mark of memory; only meaningful when no other call runs."""
+        """Restart the high-water mark of memory; only meaningful when no other call runs. On
+        cgroup2 it is this open file's own."""
         if len(self._files) > 2:
             os.pwrite(self._files[2], b"0", 0)
 
