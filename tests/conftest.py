@@ -8,9 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from stockade.host import trees
 from tests.worlds import FakeWorld, OciWorld
+
+# An example that takes long on a slow or busy machine breaks no law.
+settings.register_profile("stockade", deadline=None)
+settings.load_profile("stockade")
 
 
 @pytest.fixture(scope="session", autouse=True)

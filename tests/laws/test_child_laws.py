@@ -77,7 +77,7 @@ def children(draw: st.DrawFn, parent: Block) -> Block | None:
         return None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data(), how=st.sampled_from(["share", "fork", "none"]))
 def test_a_child_lease_is_never_wider_than_what_it_was_made_with(
     house: House, parent: LeaseRecord, data: st.DataObject, how: str

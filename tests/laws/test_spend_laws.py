@@ -59,9 +59,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpendTable]:
 _examples = iter(range(10**9))
 
 
-@settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=trees(), steps=STEPS)
 def test_no_block_ever_passes_its_total(
     table: SpendTable, tree: list[tuple[int, Total]], steps: list[tuple[int, Amount, bool]]
@@ -89,9 +87,7 @@ def test_no_block_ever_passes_its_total(
             assert budget.shortage(have, Amount()) is None
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=trees(), steps=STEPS)
 def test_a_block_has_the_sum_of_all_below_it(
     table: SpendTable, tree: list[tuple[int, Total]], steps: list[tuple[int, Amount, bool]]

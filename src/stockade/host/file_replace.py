@@ -6,8 +6,9 @@ changes places with it where the old one may have to be put back. Until then a c
 leaves nothing behind, because a nameless inode dies with its descriptor; linkat(2) can't replace, so
 a name `.stockade-edit-…` exists for the moment of a few system calls. An edit's is known from what
 was recorded before it, and so removed after a crash. Where the file system has no O_TMPFILE
-(overlayfs before Linux 6.1) a random one exists while the content is written, and is removed on
-every failure.
+(overlayfs before Linux 6.10) the name is there while the content is written. An edit's content waits
+for its name there; an upload, which may be larger than memory, gets a random one at once, which is
+removed on every failure, but not after a crash in the middle.
 
 Kept of the old file: all mode bits, owner and group, `user.*` attributes and the access ACL. Not
 kept: file capabilities (`security.*`), which the kernel as well drops at every write. Hard links:
@@ -42,7 +43,8 @@ class Replacement:
         """`named` asks for the way without O_TMPFILE."""
         self._parent_fd = parent_fd
         self._temporary: bytes | None = None
-        self.fd = self._create_named() if named else self._create()
+        self._waiting: tuple[bytes, int, os.stat_result] | None = None
+        self._fd = None if named else self._nameless()
 
     def __enter__(self) -> Self:
         return self
@@ -53,11 +55,28 @@ class Replacement:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        os.close(self.fd)
+        if self._fd is not None:
+            os.close(self._fd)
         if self._temporary is not None:
             # A program inside was faster, or put a directory there.
             with suppress(FileNotFoundError, IsADirectoryError):
                 os.unlink(self._temporary, dir_fd=self._parent_fd)
+
+    @property
+    def fd(self) -> int:
+        """The inode; it gets a name here where it can't be without one."""
+        if self._fd is None:
+            self._create(_fresh_name())
+        assert self._fd is not None
+        return self._fd
+
+    def edited(self, content: bytes, source_fd: int, state: os.stat_result) -> None:
+        """As `write` and `copy_metadata`, but not before `stage` where that takes a name."""
+        if self._fd is None:
+            self._waiting = content, source_fd, state
+            return
+        self.write(content)
+        self.copy_metadata(source_fd, state)
 
     def write(self, content: bytes | memoryview) -> None:
         """Append all of `content`."""
@@ -87,10 +106,14 @@ class Replacement:
         """Give the inode its temporary name, so that only the rename is left to do: `name`, or a
         random one, also where a program has taken `name`."""
         if self._temporary is None:
+            put = self._create if self._fd is None else self._link
             try:
-                self._link(name or _fresh_name())
+                put(name or _fresh_name())
             except FileExistsError:
-                self._link(_fresh_name())
+                put(_fresh_name())
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            self.edited(*waiting)
 
     def install(self, name: bytes) -> None:
         """Put the staged inode under `name`, in place of what is there."""
@@ -117,7 +140,7 @@ class Replacement:
         os.link(f"/proc/self/fd/{self.fd}", temporary, dst_dir_fd=self._parent_fd)
         self._temporary = temporary
 
-    def _create(self) -> int:
+    def _nameless(self) -> int | None:
         flags = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
         try:
             return os.open(b".", flags, 0o600, dir_fd=self._parent_fd)
@@ -125,13 +148,11 @@ class Replacement:
             # EPERM is overlayfs' answer in a directory that was removed: the other way names it.
             if error.errno not in (errno.EOPNOTSUPP, errno.EPERM):
                 raise
-            return self._create_named()
+            return None
 
-    def _create_named(self) -> int:
-        temporary = _fresh_name()
-        fd = os.open(temporary, _CREATE, 0o600, dir_fd=self._parent_fd)
+    def _create(self, temporary: bytes) -> None:
+        self._fd = os.open(temporary, _CREATE, 0o600, dir_fd=self._parent_fd)
         self._temporary = temporary
-        return fd
 
 
 def edit_name(edit: EditOutcome) -> bytes:

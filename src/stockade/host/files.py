@@ -92,12 +92,15 @@ class LeaseFiles:
     def tidy(self, edit: EditOutcome, scope: PathScope) -> None:
         """Remove the temporary name of an edit that was cut off, if what has it is one of the two
         files of the edit as they were: a program may have written to the old one since, and no
-        program's write is lost. Raises Failure: as `LeaseRoot.resolve`."""
+        program's write is lost. Also a file of the daemon's own user, which nothing inside can
+        make: the new content, not yet whole. Raises Failure: as `LeaseRoot.resolve`."""
 
         def work(resolved: Resolved) -> None:
             name, parent_fd = edit_name(edit), resolved.parent_fd
             with self._locks.hold(resolved.path), suppress(FileNotFoundError):
-                if version_at(parent_fd, name) in (edit.old_version, edit.new_version):
+                state = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
+                ours = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
+                if ours or version_at(parent_fd, name) in (edit.old_version, edit.new_version):
                     os.unlink(name, dir_fd=parent_fd)
 
         self._on(edit.path, scope, "write", work)

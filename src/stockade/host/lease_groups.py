@@ -222,7 +222,9 @@ class Counters:
         fd = os.open(peak, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.pwrite(fd, b"0", 0)
-        except OSError:  # EINVAL: before Linux 6.12 memory.peak can't be restarted; no peak is given
+        except (
+            OSError
+        ):  # EINVAL: before Linux 6.12 memory.peak can't be restarted; no peak is given
             os.close(fd)
         else:
             self._files.append(fd)

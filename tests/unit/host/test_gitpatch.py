@@ -247,9 +247,7 @@ LINKS = st.tuples(
 TREES = st.dictionaries(NAMES, st.one_of(FILES, FILES, LINKS), max_size=6)
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(old=TREES, new=TREES)
 def test_law_any_two_trees(tmp_path_factory: pytest.TempPathFactory, old: Tree, new: Tree) -> None:
     tmp = tmp_path_factory.mktemp("trees")

@@ -87,7 +87,7 @@ def test_limit_zero_keeps_nothing(store: FileArtifacts, tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     limit=st.integers(1, 40),
     keep=st.integers(0, 30),
@@ -280,7 +280,7 @@ def test_a_lease_keeps_no_more_than_its_share_of_the_disk(
     assert keep(store)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     size=st.integers(0, 3000),
     died=st.integers(0, 3000),
