@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import secrets
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from stockade.host.mounts import MountHolder
 from stockade.host.policy_files import load_policy
 from stockade.host.workspaces import LocalWorkspaces
 from stockade.ledger.artifacts import FileArtifacts
+from stockade.terms.patience import CancelSignal, Patience
 from stockade.terms.plan import Kind, SandboxPlan
-from stockade.terms.ports import CancelSignal, Engine, LeaseTree, WorkspaceSpec
+from stockade.terms.ports import Engine, LeaseTree, WorkspaceSpec
 from stockade.testing.clock import ManualClock
 from stockade.testing.conformance import COMMANDS
 from stockade.testing.fake_engine import FakeEngine, Script
@@ -59,6 +61,9 @@ class _Base:
     def cancel(self) -> CancelSignal:
         self._cancels.append(EventfdCancel())
         return self._cancels[-1]
+
+    def patience(self) -> Patience:
+        return Patience(self.cancel(), 60.0, time.monotonic)
 
     def close(self) -> None:
         for cancel in self._cancels:

@@ -61,7 +61,7 @@ def grant_for(
 def enter(world: OciWorld, grant: Grant, tree: LeaseTree | None = None) -> Inside:
     plan = plan_of(world, grant)
     tree = tree or world.lease()
-    return Inside(world, tree, world.engine.create(tree, plan, plan_digest(plan)))
+    return Inside(world, tree, world.engine.create(tree, plan, plan_digest(plan), world.patience()))
 
 
 def plan_of(world: OciWorld, grant: Grant) -> SandboxPlan:

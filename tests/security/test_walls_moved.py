@@ -44,7 +44,7 @@ def flowing(world: OciWorld, tree: LeaseTree) -> Iterator[Call]:
 
     def call(grant: Grant, line: str) -> str:
         plan = plan_of(world, grant)
-        with sandboxes.use(tree, plan, plan_digest(plan), 8) as sandbox:
+        with sandboxes.use(tree, plan, plan_digest(plan), 8, world.patience()) as sandbox:
             return Inside(world, tree, sandbox).says(line)
 
     try:
@@ -123,7 +123,8 @@ def test_a_search_looks_at_what_has_the_name_now(oci_world: OciWorld) -> None:
         try:
 
             def search() -> bytes:
-                with sandboxes.use(tree, plan, plan_digest(plan), 8) as sandbox:
+                walls = plan, plan_digest(plan), 8, oci_world.patience()
+                with sandboxes.use(tree, *walls) as sandbox:
                     context = ExecContext(tree.lease_id, oci_world.cancel(), oci_world.artifacts)
                     return sandbox.execute(operation, context).stdout.head
 

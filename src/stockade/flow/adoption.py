@@ -17,7 +17,8 @@ from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
 from stockade.terms.claim import StillRunning
 from stockade.terms.outcome import End
-from stockade.terms.ports import ArtifactStore, CancelSignal, ExecContext, LeftCall
+from stockade.terms.patience import CancelSignal
+from stockade.terms.ports import ArtifactStore, ExecContext, LeftCall
 
 # Its own deadline is earlier.
 _LONGEST_MS: Final = 7 * 24 * 3_600_000

@@ -30,7 +30,8 @@ from stockade.flow.told import Teller
 from stockade.terms.authority import RootKeys
 from stockade.terms.books import ApprovalBook, ClaimBook, SpendBook
 from stockade.terms.moment import Timekeeper
-from stockade.terms.ports import ArtifactStore, CancelSignal, Engine, Ledger, Workspaces
+from stockade.terms.patience import CancelSignal
+from stockade.terms.ports import ArtifactStore, Engine, Ledger, Workspaces
 
 
 @dataclass(frozen=True, slots=True)

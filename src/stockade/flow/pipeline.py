@@ -46,9 +46,9 @@ from stockade.terms.call import EditOperation, ExecOperation, Permit, ViewOperat
 from stockade.terms.fault import Code, Failure, Fault, Status
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.outcome import EditOutcome, End, ExecOutcome, ViewOutcome
-from stockade.terms.patience import GRACE_S, Patience
+from stockade.terms.patience import GRACE_S, CancelSignal, Patience
 from stockade.terms.plan import Kind
-from stockade.terms.ports import ArtifactStore, CancelSignal, Clock, ExecContext
+from stockade.terms.ports import ArtifactStore, Clock, ExecContext
 from stockade.terms.result import EngineRef, ToolResult
 from stockade.terms.stage import Stage
 from stockade.tools import catalog, shape
@@ -287,7 +287,7 @@ class Pipeline:
             # Beside the plan, which is written down, named by its digest and shown.
             operation = replace(operation, env=env)
         at_most = permit.grant.per_lease.sandboxes
-        patience = Patience(cancel, operation.timeout_ms / 1000 + GRACE_S)
+        patience = Patience(cancel, operation.timeout_ms / 1000 + GRACE_S, self._claims.boottime)
         with self._sandboxes.use(
             workspace.tree, progress.plan, progress.digest, at_most, patience
         ) as sandbox:

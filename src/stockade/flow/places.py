@@ -25,7 +25,7 @@ from typing import Final
 
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.outcome import End
-from stockade.terms.ports import CancelSignal
+from stockade.terms.patience import CancelSignal
 
 RETRY_AFTER_MS: Final = 1000
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from stockade.terms.fault import Code, failure
 from stockade.terms.outcome import End
-from stockade.terms.ports import CancelSignal
+from stockade.terms.patience import CancelSignal
 
 RETRY_AFTER_MS = 250
 

@@ -15,7 +15,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from stockade.terms.fault import Code, failure
 from stockade.terms.patience import LOOK_S, Patience
@@ -49,7 +49,7 @@ class Sandboxes:
         plan: SandboxPlan,
         digest: str,
         at_most: int,
-        patience: Patience | None = None,
+        patience: Patience,
     ) -> Iterator[Sandbox]:
         """The sandbox for as long as the block runs. Raises Failure(sandbox_unavailable,
         unenforceable, engine_unavailable, disk_full, busy, and what `patience` ends with),
@@ -153,11 +153,11 @@ class Sandboxes:
         plan: SandboxPlan,
         digest: str,
         at_most: int,
-        patience: Patience | None,
+        patience: Patience,
     ) -> _Held:
         with self._lock:
             lock = self._locks.setdefault(tree.lease_id, threading.Lock())
-        with _in_turn(lock, patience) as patience:
+        with _in_turn(lock, patience):
             found = self._living(tree.lease_id, digest)
             if found is not None:
                 return found
@@ -194,15 +194,11 @@ class Sandboxes:
 
 
 @contextmanager
-def _in_turn(lock: threading.Lock, patience: Patience | None) -> Iterator[Patience | None]:
-    """The lock for as long as the block runs; gives what is left of the patience."""
-    waited_s = 0.0
-    while not lock.acquire(timeout=-1 if patience is None else LOOK_S):
-        assert patience is not None
-        waited_s += LOOK_S
-        if waited_s >= patience.timeout_s or patience.cancel.reason() is not None:
-            raise patience.over("another sandbox of the lease was made")
+def _in_turn(lock: threading.Lock, patience: Patience) -> Iterator[None]:
+    """The lock for as long as the block runs."""
+    while not lock.acquire(timeout=LOOK_S):
+        patience.check("another sandbox of the lease was made")
     try:
-        yield patience and replace(patience, timeout_s=patience.timeout_s - waited_s)
+        yield
     finally:
         lock.release()

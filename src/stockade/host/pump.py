@@ -26,7 +26,8 @@ from typing import Final
 from stockade.host.spool import Spool
 from stockade.terms.call import Capture
 from stockade.terms.outcome import Captured, CapturedArtifact
-from stockade.terms.ports import ArtifactSink, CancelSignal, Tee
+from stockade.terms.patience import CancelSignal
+from stockade.terms.ports import ArtifactSink, Tee
 
 DRAIN_S: Final = 0.1
 _CHUNK: Final = 256 * 1024

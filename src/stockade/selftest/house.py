@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,7 @@ from stockade.engines.oci import image
 from stockade.engines.oci.engine import OciEngine, Setup
 from stockade.flow.user_ids import UID_FLOOR, UID_SLOTS
 from stockade.host import cgroup, leftovers, processes
+from stockade.host.cancel import EventfdCancel
 from stockade.host.clocks import current_boot
 from stockade.host.data import native_program
 from stockade.host.file_locks import FileLocks
@@ -36,11 +38,13 @@ from stockade.selftest import bait, door, furniture, neighbour
 from stockade.selftest.scene import Facts, Room, Scene
 from stockade.selftest.stage import PROGRAM, Stage
 from stockade.terms.lease import UID_RANGE
+from stockade.terms.patience import Patience
 from stockade.terms.plan import Kind, SandboxPlan
 from stockade.terms.ports import LeaseTree, Sandbox, Workspace, WorkspaceSpec
 
 _GRANT: Final = "agent"
 _THREADS: Final = 2
+_PATIENCE_S: Final = 60.0
 _NEIGHBOUR: Final = Scene("neighbour")
 
 
@@ -126,7 +130,11 @@ class House:
 
         def again(other: Scene) -> Sandbox:
             plan = self._plan(other)
-            made.append(self._engine(other, facts).create(tree, plan, plan_digest(plan)))
+            with closing(EventfdCancel()) as cancel:
+                patience = Patience(cancel, _PATIENCE_S, time.monotonic)
+                made.append(
+                    self._engine(other, facts).create(tree, plan, plan_digest(plan), patience)
+                )
             return made[-1]
 
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 from stockade.terms.authority import Revocation
 from stockade.terms.call import EditOperation, ExecOperation, ViewOperation
@@ -17,12 +17,10 @@ from stockade.terms.claim import Evidence
 from stockade.terms.grant import Check
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.moment import Moment
-from stockade.terms.outcome import CapturedArtifact, EditOutcome, End, ExecOutcome, ViewOutcome
+from stockade.terms.outcome import CapturedArtifact, EditOutcome, ExecOutcome, ViewOutcome
+from stockade.terms.patience import CancelSignal, Patience
 from stockade.terms.plan import Limits, SandboxPlan
 from stockade.terms.result import EngineRef
-
-if TYPE_CHECKING:
-    from stockade.terms.patience import Patience
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +32,6 @@ class PathScope:
     write: tuple[str, ...]
     deny: tuple[str, ...]
     checks: tuple[Check, ...] = ()
-
-
-class CancelSignal(Protocol):
-    """Set once from any thread; `fileno` becomes readable then, for poll(2)."""
-
-    def fileno(self) -> int: ...
-    def reason(self) -> End | None:
-        """CANCELLED or LEASE_EXPIRED once set, else None."""
-
-    def set(self, reason: End) -> None: ...
-    def close(self) -> None: ...
 
 
 class ArtifactSink(Protocol):
@@ -198,7 +185,7 @@ class Engine(Protocol):
         on it, and nothing of it belongs to a lease."""
 
     def create(
-        self, tree: LeaseTree, plan: SandboxPlan, digest: str, patience: Patience | None = None
+        self, tree: LeaseTree, plan: SandboxPlan, digest: str, patience: Patience
     ) -> Sandbox:
         """Raises Failure: sandbox_unavailable, engine_unavailable, disk_full, unenforceable; and
         when `patience` is over before it is made. What was begun is ended then, or left to

@@ -17,10 +17,10 @@ from stockade.terms.claim import Unknown
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.grant import Tier
 from stockade.terms.outcome import Captured, End, ExecOutcome
+from stockade.terms.patience import CancelSignal, Patience
 from stockade.terms.plan import Kind, SandboxPlan
 from stockade.terms.ports import (
     ArtifactStore,
-    CancelSignal,
     CpuMeter,
     Engine,
     ExecContext,
@@ -81,6 +81,9 @@ class World(Protocol):
     def lease(self) -> LeaseTree: ...
     def plan(self, kind: Kind) -> tuple[SandboxPlan, str]: ...
     def cancel(self) -> CancelSignal: ...
+    def patience(self) -> Patience:
+        """With what makes a sandbox: a minute."""
+
     def let_pass(self, seconds: float) -> None:
         """Let the engine's time go on by so much once a command runs; real time does by itself."""
 
@@ -113,7 +116,7 @@ def context(
 def _open(world: World) -> tuple[LeaseTree, Sandbox]:
     tree = world.lease()
     plan, digest = world.plan(Kind.COMMAND)
-    return tree, world.engine.create(tree, plan, digest)
+    return tree, world.engine.create(tree, plan, digest, world.patience())
 
 
 def _close(world: World, tree: LeaseTree, sandbox: Sandbox) -> None:
@@ -324,7 +327,7 @@ def two_leases_work_in_one_tree(world: World) -> None:
     plan, digest = world.plan(Kind.COMMAND)
     other = replace(tree, lease_id="ls_c0c0c0c0c0c0c0c0")
     try:
-        second = world.engine.create(other, plan, digest)
+        second = world.engine.create(other, plan, digest, world.patience())
         try:
             assert second.execute(shell(HELLO), context(world, other.lease_id)).end is End.EXITED
         finally:

@@ -75,7 +75,7 @@ class FakeEngine:
         self.expected += 1
 
     def create(
-        self, tree: LeaseTree, plan: SandboxPlan, digest: str, patience: Patience | None = None
+        self, tree: LeaseTree, plan: SandboxPlan, digest: str, patience: Patience
     ) -> FakeSandbox:
         self.point("engine.create")
         self.check(plan)

@@ -22,7 +22,8 @@ from stockade.terms.call import Capture
 from stockade.terms.claim import NotExecuted, StillRunning, Unknown
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.outcome import Captured, End, ExecOutcome
-from stockade.terms.ports import ArtifactStore, CancelSignal, ExecContext
+from stockade.terms.patience import CancelSignal
+from stockade.terms.ports import ArtifactStore, ExecContext
 
 NUMBER = 5
 

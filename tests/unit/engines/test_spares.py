@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -69,6 +70,11 @@ def template(secret: bytes) -> Template:
     return Template((b"/bin/sh",), (b"sh", b"-c"), ((b"TOKEN", secret),), b"/")
 
 
+def take(spares: Spares, secret: bytes) -> Placed:
+    with closing(EventfdCancel()) as cancel:
+        return spares.take(template(secret), Patience(cancel, 60.0, time.monotonic))
+
+
 def test_a_shell_with_an_old_environment_ends_at_once_and_not_with_the_next_call() -> None:
     guest = Guest()
     with ThreadPoolExecutor(1) as background:
@@ -76,7 +82,7 @@ def test_a_shell_with_an_old_environment_ends_at_once_and_not_with_the_next_call
         spares._template = template(b"old")
         spares._held.append(placed(1, held=True))
         spares._plain.append(placed(2, held=False))
-        assert spares.take(template(b"new")).spare.id == 2
+        assert take(spares, b"new").spare.id == 2
         assert guest.told == [1]
         spares.close()
 
@@ -88,9 +94,9 @@ def test_shells_that_are_distrusted_get_no_command() -> None:
         spares._template = template(b"same")
         spares._held += [placed(1, held=True), placed(3, held=True)]
         spares._plain.append(placed(2, held=False))
-        assert spares.take(template(b"same")).spare.id == 1
+        assert take(spares, b"same").spare.id == 1
         spares.distrust()
-        assert spares.take(template(b"same")).spare.id == 2
+        assert take(spares, b"same").spare.id == 2
         assert guest.told == [3]
         spares.close()
 
@@ -171,12 +177,12 @@ def test_who_waits_for_one_that_is_made_waits_no_longer_than_its_call() -> None:
         spares = spares_of(Guest(), background)
         try:
             with pytest.raises(Failure) as caught:
-                spares.take(None, Patience(cancel, 0.1))
+                spares.take(None, Patience(cancel, 0.1, time.monotonic))
             assert caught.value.fault.code is Code.SANDBOX_UNAVAILABLE
             began = time.monotonic()
             cancel.set(End.CANCELLED)
             with pytest.raises(Failure) as caught:
-                spares.take(None, Patience(cancel, 600.0))
+                spares.take(None, Patience(cancel, 600.0, time.monotonic))
             assert caught.value.fault.code is Code.CANCELLED
             assert time.monotonic() - began < MAKE_TIMEOUT_S
         finally:

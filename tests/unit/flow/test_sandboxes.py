@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,8 +40,18 @@ def plan_of(house: House, kind: Kind = Kind.COMMAND) -> tuple[SandboxPlan, str]:
     return plan, plan_digest(plan)
 
 
+@contextmanager
+def use(
+    house: House, tree: LeaseTree, plan: tuple[SandboxPlan, str], at_most: int = 8
+) -> Iterator[Sandbox]:
+    with closing(EventfdCancel()) as cancel:
+        patience = Patience(cancel, 60.0, time.monotonic)
+        with house.sandboxes.use(tree, *plan, at_most, patience) as sandbox:
+            yield sandbox
+
+
 def get(house: House, tree: LeaseTree, kind: Kind = Kind.COMMAND, at_most: int = 8) -> Sandbox:
-    with house.sandboxes.use(tree, *plan_of(house, kind), at_most) as sandbox:
+    with use(house, tree, plan_of(house, kind), at_most) as sandbox:
         return sandbox
 
 
@@ -75,7 +87,7 @@ def test_who_may_have_none_has_none_also_where_there_is_one(house: House, tree: 
 
 
 def test_sandbox_in_use_is_never_ended_for_another(house: House, tree: LeaseTree) -> None:
-    with house.sandboxes.use(tree, *plan_of(house), 1) as first:
+    with use(house, tree, plan_of(house), 1) as first:
         assert code_of(lambda: get(house, tree, Kind.SEARCH, at_most=1)) is Code.BUSY
         assert first.alive()
     assert get(house, tree, Kind.SEARCH, at_most=1).alive()
@@ -85,11 +97,11 @@ def test_plan_that_can_not_be_enforced_makes_nothing(house: House, tree: LeaseTr
     plan, digest = plan_of(house)
     plan = plan.model_copy(update={"tier_min": Tier.GVISOR})
 
-    def use() -> None:
-        with house.sandboxes.use(tree, plan, digest, 8):
+    def make() -> None:
+        with use(house, tree, (plan, digest)):
             raise AssertionError("it was made")
 
-    assert code_of(use) is Code.UNENFORCEABLE
+    assert code_of(make) is Code.UNENFORCEABLE
     assert house.engine.created == []
 
 
@@ -124,8 +136,8 @@ def test_who_waits_for_anothers_creation_waits_no_longer_than_its_call(tmp_path:
     faults.arm("engine.create", hang)
     cancel = EventfdCancel()
 
-    def use(timeout_s: float) -> None:
-        patience = Patience(cancel, timeout_s)
+    def wait(timeout_s: float) -> None:
+        patience = Patience(cancel, timeout_s, time.monotonic)
         with house.sandboxes.use(tree, *plan_of(house), 8, patience):
             raise AssertionError("it was made")
 
@@ -133,9 +145,9 @@ def test_who_waits_for_anothers_creation_waits_no_longer_than_its_call(tmp_path:
         made = pool.submit(get, house, tree)
         try:
             assert hangs.wait(60)
-            assert code_of(lambda: use(0.1)) is Code.SANDBOX_UNAVAILABLE
+            assert code_of(lambda: wait(0.1)) is Code.SANDBOX_UNAVAILABLE
             cancel.set(End.CANCELLED)
-            assert code_of(lambda: use(600)) is Code.CANCELLED
+            assert code_of(lambda: wait(600)) is Code.CANCELLED
             assert not made.done()
         finally:
             goes_on.set()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -13,6 +15,8 @@ import pytest
 from stockade.engines.oci import held
 from stockade.engines.oci.held import Template
 from stockade.engines.oci.spares import Spares
+from stockade.host.cancel import EventfdCancel
+from stockade.terms.patience import Patience
 from tests.daemons import until
 
 if TYPE_CHECKING:
@@ -52,7 +56,7 @@ def test_a_shell_that_was_killed_while_it_was_made_is_made_again(
     shell.chmod(0o755)
     wanted = Template((os.fsencode(shell),), (b"bash", b"-c"), (), os.fsencode(tmp_path))
     numbers = itertools.count(1)
-    with ThreadPoolExecutor(1) as background:
+    with closing(EventfdCancel()) as cancel, ThreadPoolExecutor(1) as background:
         spares = Spares(
             guest.link,
             cast("SandboxGroups", Groups()),
@@ -64,7 +68,7 @@ def test_a_shell_that_was_killed_while_it_was_made_is_made_again(
         )
 
         def held_one() -> bool:
-            placed = spares.take(wanted)
+            placed = spares.take(wanted, Patience(cancel, 60.0, time.monotonic))
             spares.give_back(placed)
             return placed.held
 

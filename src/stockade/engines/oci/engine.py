@@ -124,7 +124,7 @@ class OciEngine:
         self._ahead.expect()
 
     def create(
-        self, tree: LeaseTree, plan: SandboxPlan, digest: str, patience: Patience | None = None
+        self, tree: LeaseTree, plan: SandboxPlan, digest: str, patience: Patience
     ) -> OciSandbox:
         self._ahead.expect()
         name = f"sb_{self._random_hex(4)}"
@@ -158,7 +158,7 @@ class OciEngine:
         groups: SandboxGroups,
         before: Set[int],
         undo: ExitStack,
-        patience: Patience | None,
+        patience: Patience,
     ) -> OciSandbox:
         entered = groups.create(plan.limits)
         directory = self._sandboxes_dir / name

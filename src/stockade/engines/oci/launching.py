@@ -71,10 +71,6 @@ class Setup:
     system: str = ""
 
 
-def _limit_s(patience: Patience | None) -> float:
-    return START_TIMEOUT_S if patience is None else min(START_TIMEOUT_S, patience.timeout_s)
-
-
 class Launcher:
     """`runtime_dir` is where the runtime keeps its own state. Raises
     Failure(engine_unavailable)."""
@@ -108,7 +104,7 @@ class Launcher:
         plan: SandboxPlan,
         entered: Sequence[Path],
         live: Set[str],
-        patience: Patience | None,
+        patience: Patience,
     ) -> GuestLink:
         """Returns when the guest has greeted. `entered` are the groups to be in, `live` the
         sandboxes whose layers stay. Raises Failure(sandbox_unavailable, and what `patience` ends
@@ -152,8 +148,8 @@ class Launcher:
             runtime = self._runtime(directory, name)
             script = staging.script(plan, place, image, [*own, executed, *runtime])
             try:
-                until = time.monotonic() + _limit_s(patience)
-                self._run(script, inherited, log, patience)
+                until = time.monotonic() + min(START_TIMEOUT_S, patience.left_s())
+                self._run(script, inherited, log, until, patience)
                 left_s = max(_GREETING_S, until - time.monotonic())
                 link = GuestLink.connect(str(directory / "guest.sock"), left_s)
             except Failure as error:
@@ -187,9 +183,9 @@ class Launcher:
             *("run", "-d", "--preserve-fds", "1", "--bundle", str(directory), name),
         ]
 
-    def _run(self, script: bytes, fds: Sequence[int], log: int, patience: Patience | None) -> None:
-        limit_s = _limit_s(patience)
-        cancel = None if patience is None else patience.cancel.fileno()
+    def _run(
+        self, script: bytes, fds: Sequence[int], log: int, until: float, patience: Patience
+    ) -> None:
         memory = os.memfd_create("stockade-stage", os.MFD_CLOEXEC)
         try:
             os.write(memory, script)
@@ -198,13 +194,16 @@ class Launcher:
             )
             # The guest and a spare are moved next; and the time until then is nobody else's.
             self._ahead.expect()
-            status = processes.wait_exit(process, limit_s, cancel)
+            status = processes.wait_exit(
+                process, max(0.0, until - time.monotonic()), patience.cancel.fileno()
+            )
             if status is None:
                 process.kill()
                 # Nobody is kept waiting for one that the kernel does not let go of.
                 processes.wait_exit(process, KILL_S)
-                if patience is not None and patience.cancel.reason() is not None:
+                if patience.cancel.reason() is not None:
                     raise patience.over("the sandbox was made")
+                limit_s = min(START_TIMEOUT_S, patience.limit_s)
                 raise failure(Code.SANDBOX_UNAVAILABLE, f"the runtime hung for {limit_s:.3g} s")
         finally:
             os.close(memory)

@@ -103,14 +103,14 @@ class OciSandbox:
         return not any(event & (select.POLLHUP | select.POLLERR) for _, event in poller.poll(0))
 
     def execute(self, operation: ExecOperation, context: ExecContext) -> ExecOutcome:
-        deadline = time.monotonic() + operation.timeout_ms / 1000
+        patience = Patience(context.cancel, operation.timeout_ms / 1000, time.monotonic)
         with self._lock:
             self._running += 1
             self._overlapped = self._overlapped or self._running > 1
         attempts = Attempts(context)
         try:
             for _ in range(TRIES):
-                outcome = self._try(operation, attempts, deadline)
+                outcome = self._try(operation, attempts, patience)
                 if outcome is not None:
                     return attempts.billed(outcome)
             raise attempts.none_left()
@@ -149,17 +149,16 @@ class OciSandbox:
         os.close(self._null)
 
     def _try(
-        self, operation: ExecOperation, attempts: Attempts, deadline: float
+        self, operation: ExecOperation, attempts: Attempts, patience: Patience
     ) -> ExecOutcome | None:
         """None when the spare died and is said not to have read its command."""
         env = self._variables(operation)
         context = attempts.context
         own_stdin = context.stdin is not None
         wanted = template_of(operation, env, own_stdin=own_stdin)
-        patience = Patience(context.cancel, max(0.0, deadline - time.monotonic()))
         placed = self._spares.take(None if attempts.doubtful else wanted, patience)
         try:
-            return self._run(placed, operation, env, context, deadline)
+            return self._run(placed, operation, env, context, patience.until)
         except Failure as error:
             if error.fault.code is Code.SANDBOX_UNAVAILABLE:
                 attempts.ended(placed, partial(self._journal.forget, str(placed.spare.id)))

@@ -112,7 +112,7 @@ class Spares:
         with self._changed:
             self._order(delay_s)
 
-    def take(self, template: Template | None = None, patience: Patience | None = None) -> Placed:
+    def take(self, template: Template | None, patience: Patience) -> Placed:
         """A held shell for `template` or a plain spare. Raises Failure(sandbox_unavailable, and
         what `patience` ends with); then nothing ran."""
         with self._changed:
@@ -154,16 +154,11 @@ class Spares:
             Code.SANDBOX_UNAVAILABLE, f"the sandbox is not usable: {trouble}; nothing ran"
         )
 
-    def _wait_for(self, holds: Callable[[], bool], patience: Patience | None) -> None:
+    def _wait_for(self, holds: Callable[[], bool], patience: Patience) -> None:
         """Raises Failure when the patience is over first. The lock is held."""
         until = time.monotonic() + MAKE_TIMEOUT_S
-        over = until if patience is None else time.monotonic() + patience.timeout_s
-        while not self._changed.wait_for(holds, LOOK_S):
-            now = time.monotonic()
-            if patience and (now >= over or patience.cancel.reason() is not None):
-                raise patience.over("a process of the sandbox was ready")
-            if now >= until:
-                return
+        while not self._changed.wait_for(holds, LOOK_S) and time.monotonic() < until:
+            patience.check("a process of the sandbox was ready")
 
     def distrust(self) -> None:
         """A shell that was held has found no program. One that is forked needs no file, so it

@@ -17,7 +17,8 @@ from typing import Self
 from stockade.host.call_group import CallGroup
 from stockade.host.hurry import kept
 from stockade.host.pump import MAX_POLL_MS
-from stockade.terms.ports import CancelSignal, CpuMeter
+from stockade.terms.patience import CancelSignal
+from stockade.terms.ports import CpuMeter
 
 
 class Watchdog:
