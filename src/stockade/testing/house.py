@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final, Self
 
@@ -19,24 +19,12 @@ from stockade.decide import signatures
 from stockade.decide.grant_file import CeilingFile
 from stockade.decide.policy import Policy
 from stockade.decide.tokens import SECRET_BYTES, KeyRing
-from stockade.flow.approvals import Approvals
-from stockade.flow.assembly import Ports, Rules, assemble
+from stockade.flow.assembly import Flow, Ports, Rules, assemble
 from stockade.flow.auditing import Auditor
-from stockade.flow.authority import Authority
-from stockade.flow.claims import Claims
 from stockade.flow.exports import Exports
-from stockade.flow.gate import Gate
 from stockade.flow.lease_request import LeaseRequest
-from stockade.flow.leases import Leases
-from stockade.flow.minting import Minter
 from stockade.flow.places import Places
-from stockade.flow.running import Running
-from stockade.flow.sandboxes import Sandboxes
 from stockade.flow.secrets import Secrets
-from stockade.flow.settlement import Settlement
-from stockade.flow.spending import Spending
-from stockade.flow.steps import LeaseSteps
-from stockade.flow.sweeper import Sweeper
 from stockade.host.cancel import EventfdCancel
 from stockade.host.file_locks import FileLocks
 from stockade.host.files import LeaseFiles
@@ -86,26 +74,16 @@ class PointedLedger(SqliteLedger):
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class House(Flow):
+    """The flow, and what it works on."""
+
     policy: Policy
-    authority: Authority
-    minter: Minter
     clock: ManualClock
     ledger: SqliteLedger
     workspaces: FakeWorkspaces
     engine: FakeEngine
     artifacts: FileArtifacts
-    running: Running
     places: Places
-    sandboxes: Sandboxes
-    steps: LeaseSteps
-    leases: Leases
-    sweeper: Sweeper
-    approvals: Approvals
-    spending: Spending
-    gate: Gate
-    claims: Claims
-    settlement: Settlement
     table: AuditTable
     audit: Auditor
     secrets: Secrets
@@ -202,25 +180,14 @@ def open_house(
         version="test",
     )
     return House(
+        **{part.name: getattr(flow, part.name) for part in fields(flow)},
         policy=policy,
-        authority=flow.authority,
-        minter=flow.minter,
         clock=clock,
         ledger=ledger,
         workspaces=workspaces,
         engine=engine,
         artifacts=artifacts,
-        running=flow.running,
         places=Places(),
-        sandboxes=flow.sandboxes,
-        steps=flow.steps,
-        leases=flow.leases,
-        sweeper=flow.sweeper,
-        approvals=flow.approvals,
-        spending=flow.spending,
-        gate=flow.gate,
-        claims=flow.claims,
-        settlement=flow.settlement,
         table=table,
         audit=audit,
         secrets=kept,
