@@ -18,8 +18,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +30,7 @@ from stockade.edge.client.results import Result
 from stockade.edge.client.sdk import Stockade
 from stockade.host import cgroup
 from stockade.terms.result import Error, ToolResult
-from tests import raw
+from tests import kernel, raw
 
 PROGRAM: Final = str(Path(sys.executable).with_name("stockade"))
 WAIT_S: Final = raw.WAIT_S
@@ -36,13 +38,19 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _KEEP: Final = ctypes.c_uint(0xFFFFFFFF)
 
 
+def wait_until(true: Callable[[], object], seconds: float = WAIT_S) -> bool:
+    """Ask until it is true; False when it still is not after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        select.select((), (), (), 0.01)
+    return True
+
+
 def until(true: Callable[[], object], what: str, seconds: float = WAIT_S) -> None:
     """Ask until it is true; fails with `what` after `seconds`."""
-    for _ in range(int(seconds / 0.01)):
-        if true():
-            return
-        select.select((), (), (), 0.01)
-    raise AssertionError(f"not within {seconds:.0f} s: {what}")
+    assert wait_until(true, seconds), f"not within {seconds:.0f} s: {what}"
 
 
 def gone(pid: int, seconds: float = WAIT_S) -> None:
@@ -111,14 +119,15 @@ class Daemon:
             directory.chmod(0o711)
             self.config.write_text(config)
         self.program: tuple[str, ...] = (PROGRAM,)
+        self.environment: Mapping[str, str] = {}  # beside the test's own
         self.process: subprocess.Popen[str] | None = None
-        self.log: Log | None = None
+        self._log: Log | None = None
 
     def launch(self, before: str = "") -> Log:
         """Start the process without waiting for it to answer. `before` is a shell command that
         runs first, in a mount namespace that only this daemon sees."""
-        if self.log is not None:
-            self.log.close()
+        if self._log is not None:
+            self._log.close()
         command = [*self.program, "serve", "--config", str(self.config)]
         command += ["--state-dir", str(self.state), "--socket", self.socket]
         if before:
@@ -130,13 +139,20 @@ class Daemon:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, **self.environment},
         )
-        self.log = Log(self.process)
-        return self.log
+        self._log = Log(self.process)
+        return self._log
 
     def start(self, before: str = "") -> None:
         log = self.launch(before)
         assert log.wait("listening on"), log.lines
+
+    @property
+    def log(self) -> Log:
+        """Of the one that was launched last."""
+        assert self._log is not None
+        return self._log
 
     @property
     def pid(self) -> int:
@@ -146,7 +162,6 @@ class Daemon:
     def end(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait for the end; gives the exit status."""
         assert self.process is not None
-        assert self.log is not None
         self.process.send_signal(number)
         status = self.process.wait(WAIT_S)
         self.log.close()
@@ -159,8 +174,8 @@ class Daemon:
         """End it with its sandboxes, if it runs."""
         if self.process is not None and self.process.poll() is None:
             self.end(signal.SIGINT)
-        elif self.log is not None:
-            self.log.close()
+        elif self._log is not None:
+            self._log.close()
 
     def keepers(self) -> list[int]:
         """Host pids of what keeps the mounts of this instance."""
@@ -171,6 +186,11 @@ class Daemon:
         for top in self.tops():
             if (top / "cgroup.kill").exists():
                 cgroup.kill(top, WAIT_S)
+
+    @cached_property
+    def stockade(self) -> Stockade:
+        """One connection for many tests. Who uses it closes it."""
+        return self.connect()
 
     def connect(self) -> Stockade:
         return Stockade.connect(self.socket)
@@ -198,14 +218,24 @@ class Daemon:
 
     def tops(self) -> list[Path]:
         """The instance's own groups: they hold those of the leases."""
-        found = (root / f"{cgroup.PREFIX}{self.instance}" for root in _roots())
+        found = (root / f"{cgroup.PREFIX}{self.instance}" for root in kernel.roots())
         return [path for path in found if path.is_dir()]
 
     def guests(self) -> list[int]:
         """Host pids of the first processes of this instance's sandboxes."""
         groups = (group for group in self.groups() if group.parent.name == "guests")
         # A process that was just made for the next call is there for a moment as well.
-        return [pid for group in groups for pid in _pids(group) if _is_first(pid)]
+        return [pid for group in groups for pid in _pids(group) if kernel.is_first(pid)]
+
+    def lease_group(self, lease_id: str) -> Path:
+        """The group that all of a lease's sandboxes are in, in the unified hierarchy."""
+        return cgroup.of_this_host().unified / f"{cgroup.PREFIX}{self.instance}" / lease_id
+
+    def commands(self, lease_id: str) -> list[int]:
+        """Host pids of everything that a lease's calls run or left running. Prepared processes
+        that have not got a command yet, and each sandbox's pid 1, are not among them."""
+        groups = self.lease_group(lease_id).glob("limits/*/call-*")
+        return [pid for group in groups for pid in _pids(group) if not kernel.is_guest(pid)]
 
     def inside(self) -> set[int]:
         """Host pids of everything that runs in this instance's sandboxes."""
@@ -222,15 +252,7 @@ class Daemon:
 
     def loops(self) -> list[str]:
         """Loop devices whose file is in the state directory, also when it is unlinked."""
-        found = []
-        for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-            try:
-                text = backing.read_text().strip()
-            except (FileNotFoundError, OSError):
-                continue  # given back meanwhile
-            if text.startswith(f"{self.state}/"):
-                found.append(f"{backing.parent.parent.name} {text}")
-        return found
+        return kernel.loop_devices(str(self.state))
 
     def mounts(self) -> list[str]:
         """Mounts of the host that name the state directory."""
@@ -246,18 +268,6 @@ class Daemon:
         place = self.state / "leases"
         return set(os.listdir(place)) if place.is_dir() else set()
 
-    def zombies(self) -> list[str]:
-        """Children of the running daemon that it has not collected."""
-        found = []
-        for status in Path("/proc").glob("[0-9]*/status"):
-            try:
-                text = status.read_text()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if f"\nPPid:\t{self.pid}\n" in text and "\nState:\tZ" in text:
-                found.append(text.splitlines()[0])
-        return found
-
     def nothing_runs(self) -> None:
         """No process, group, device or mount of a sandbox is left on the host."""
         until(lambda: not self.inside(), f"processes end: {self.inside()}")
@@ -267,24 +277,8 @@ class Daemon:
         until(lambda: not self.sandboxes(), f"sandboxes are removed: {self.sandboxes()}")
 
 
-def _roots() -> list[Path]:
-    found = cgroup.of_this_host()
-    return sorted({found.unified, *found.v1.values()})
-
-
-def _is_first(pid: int) -> bool:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return any(line.startswith("NSpid:") and line.split()[-1] == "1" for line in lines)
-
-
 def _pids(group: Path) -> list[int]:
-    try:
-        return [int(text) for text in (group / "cgroup.procs").read_text().split()]
-    except (FileNotFoundError, OSError):
-        return []
+    return kernel.pids(group / "cgroup.procs")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from stockade.decide.tokens import attenuate, inspect
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result
 from stockade.terms.grant import Profile
-from tests.cases.real import LOADED_S, PROGRAM, Daemon
+from tests.daemons import PROGRAM, WAIT_S, Daemon
 from tests.raw import UnixConnection
 
 # Counts the processes inside: all but pid 1 and the prepared ones, whose number varies.
@@ -84,7 +84,7 @@ def cli(daemon: Daemon, *arguments: str, input_: bytes = b"") -> subprocess.Comp
         input=input_,
         capture_output=True,
         env={**os.environ, "STOCKADE_SOCKET": daemon.socket},
-        timeout=LOADED_S,
+        timeout=WAIT_S,
         check=False,
     )
 
@@ -136,4 +136,4 @@ def answering(daemon: Daemon, other: Lease) -> Iterator[list[float]]:
             yield took
         finally:
             stop.set()
-        asking.result(LOADED_S)
+        asking.result(WAIT_S)

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import secrets
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from stockade.edge.client.lease import Lease
-from tests.cases.real import Daemon
+from tests import daemons, kernel
+from tests.daemons import PROGRAM, Daemon, until
 
 LeaseFactory = Callable[..., Lease]
 
 
 @pytest.fixture(scope="session")
 def daemon() -> Iterator[Daemon]:
-    """A `stockade serve` process: .socket, .pid, .state_dir, .stockade (a connected SDK), .log,
-    .secret (SECRET_X of its environment). When it has ended nothing of it may be left, and it
-    must never have logged a fault of its own."""
-    made = Daemon.start()
-    yield made
-    log = made.log.read_text(errors="replace")
-    left = made.stop()
-    assert left == []
-    assert "Traceback" not in log, log[-4000:]
+    """With SECRET_X in its environment. When it has ended nothing of it may be left, and it must
+    never have logged a fault of its own."""
+    # So that a token is over at its end.
+    with daemons.daemon("[tokens]\nskew_s = 0\n", start=False) as made:
+        # It ends with the tests, also where they are killed.
+        made.program = ("setpriv", "--pdeathsig", "INT", PROGRAM)
+        made.environment = {"SECRET_X": f"secret-{secrets.token_hex(16)}"}
+        made.start()
+        yield made
+        made.stockade.close()
+        family = kernel.descendants(made.pid)
+        assert made.end(signal.SIGINT) == 0, made.log.lines[-40:]
+        made.nothing_runs()
+        assert not made.tops()
+        alive = [pid for pid, start in family.items() if kernel.start_time(pid) == start]
+        assert not alive
+        # The kernel takes a dead namespace's mounts down a little after its last process.
+        state = str(made.state)
+        until(lambda: not kernel.mounts(state), f"mounts are removed: {kernel.mounts(state)}")
+        assert not [line for line in made.log.lines if "Traceback" in line]
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from stockade.edge.client.sdk import Stockade
 from stockade.edge.wire import LeaseCreate
 from tests.audited import of_lease, of_result, said
 from tests.cases.conftest import LeaseFactory
-from tests.cases.real import LOADED_S, Daemon, wait_until
 from tests.cases.test_claims import ADD, BREAKS, dropping, is_there
+from tests.daemons import WAIT_S, Daemon, wait_until
 
 RAN = [("call_intent", None, None), ("call_outcome", "succeeded", None)]
 
@@ -65,7 +65,7 @@ def test_b84_duplicates_at_once_are_one_intent_and_one_outcome(
     slow = {"command": "echo x >> n; sleep 0.3"}
     with ThreadPoolExecutor(16) as pool:
         every = [pool.submit(lease.call, "bash_execute", slow, call_id="c") for _ in range(16)]
-        results = [one.result(LOADED_S) for one in every]
+        results = [one.result(WAIT_S) for one in every]
     _, *calls = of_lease(daemon.stockade, lease.id)
     assert [said(record) for record in calls] == RAN
     assert {of_result(daemon.stockade, result).seq for result in results} == {calls[1].seq}
@@ -108,8 +108,8 @@ def test_b73_each_lease_ends_once_with_the_outcome_of_what_it_cut_off(
             assert wait_until(partial(is_there, lease, "here"))
             both = [pool.submit(lease.release) for _ in range(2)]
             for one in both:
-                one.result(LOADED_S)
-            cut_off = running.result(LOADED_S)
+                one.result(WAIT_S)
+            cut_off = running.result(WAIT_S)
         lease.release()
         records = [r for r in of_lease(daemon.stockade, lease.id) if r.tool != "file_view"]
         assert [said(record) for record in records] == [

@@ -25,7 +25,7 @@ from stockade.edge.client.results import ToolError
 from stockade.terms.grant import ApprovalRule, CheckPrefix, Profile, Total
 from stockade.terms.result import ToolResult
 from tests.cases.asking import out, post
-from tests.cases.real import Daemon
+from tests.daemons import Daemon
 
 MIB = 1 << 20
 A, R = "/workspace/a", "/workspace/r"

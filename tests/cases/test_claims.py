@@ -21,7 +21,7 @@ from stockade.edge.client.sdk import Stockade
 from stockade.terms.result import ViewData
 from tests.cases.asking import cli, error_code, out, send
 from tests.cases.conftest import LeaseFactory
-from tests.cases.real import LOADED_S, Daemon, wait_until
+from tests.daemons import WAIT_S, Daemon, wait_until
 
 ADD = {"command": "echo x >> n"}
 
@@ -125,7 +125,7 @@ def test_b84_concurrent_duplicates_run_once(daemon: Daemon, fresh_lease: LeaseFa
     slow = {"command": "echo x >> n; sleep 0.3; cat n"}
     with ThreadPoolExecutor(16) as pool:
         every = [pool.submit(lease.call, "bash_execute", slow, call_id="c") for _ in range(16)]
-        results = [one.result(LOADED_S) for one in every]
+        results = [one.result(WAIT_S) for one in every]
     assert {out(result) for result in results} == {"x\n"}
     assert sorted(result.replayed for result in results) == [False] + [True] * 15
     assert out(lease.bash("cat n")) == "x\n"
@@ -145,7 +145,7 @@ def test_b05_a_repeat_after_a_closed_socket_joins_and_then_replays(
     with ThreadPoolExecutor(1) as pool:
         joined = pool.submit(lease.call, "bash_execute", arguments, call_id="c")
         lease.bash("touch go").check()
-        result = joined.result(LOADED_S)
+        result = joined.result(WAIT_S)
     assert (out(result), result.replayed) == ("whole\n", True)
     again = lease.call("bash_execute", arguments, call_id="c")
     assert (out(again), again.replayed) == ("whole\n", True)
@@ -224,8 +224,8 @@ def test_b73_groups_are_given_back(daemon: Daemon, fresh_lease: LeaseFactory) ->
             assert wait_until(partial(is_there, lease, "here"))
             both = [pool.submit(lease.release) for _ in range(2)]
             for one in both:
-                assert one.result(LOADED_S).status.value in ("succeeded", "unavailable")
-            assert running.result(LOADED_S).status.value == "cancelled"
+                assert one.result(WAIT_S).status.value in ("succeeded", "unavailable")
+            assert running.result(WAIT_S).status.value == "cancelled"
         assert lease.release().status.value == "succeeded"
     assert wait_until(lambda: len(list(daemon.lease_group("none").parent.glob("*"))) <= before)
 

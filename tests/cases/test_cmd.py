@@ -12,7 +12,7 @@ from stockade.edge.client.results import ToolError
 from stockade.terms.grant import Profile
 from tests.cases.asking import cli, code, error_code, narrower_lease, out, texts
 from tests.cases.conftest import LeaseFactory
-from tests.cases.real import LOADED_S, PROGRAM, Daemon
+from tests.daemons import PROGRAM, WAIT_S, Daemon
 
 MAX_ARGUMENT = 131_071
 MIB = 1024 * 1024
@@ -75,7 +75,7 @@ def test_b22_the_command_line_says_it_in_one_line(daemon: Daemon, tmp_path: Path
             *(PROGRAM, "run", "--socket", daemon.socket, "--", "touch", "ran"),
         ],
         capture_output=True,
-        timeout=LOADED_S,
+        timeout=WAIT_S,
         check=False,
     )
     assert done.returncode == 125

@@ -13,10 +13,10 @@ import pytest
 from stockade.edge.client.lease import Lease
 from stockade.edge.client.results import Result, StockadeError
 from stockade.terms.result import EditData, ViewData
-from tests import daemons
+from tests import daemons, kernel
 from tests.cases.asking import error_code, narrower_lease, out
 from tests.cases.conftest import LeaseFactory
-from tests.cases.real import Daemon, wait_until
+from tests.daemons import Daemon, wait_until
 
 MIB = 1024 * 1024
 AT_ONCE_S = 10.0  # far below the 30 s that a blocked search or command would take
@@ -159,8 +159,8 @@ def giants(daemon: Daemon) -> Iterator[Lease]:
 
 
 def test_b37_memory_and_time_are_bounded_by_what_is_returned(giants: Lease, daemon: Daemon) -> None:
-    daemon.forget_peak()
-    before = daemon.memory("VmRSS")
+    kernel.forget_peak(daemon.pid)
+    before = kernel.memory(daemon.pid, "VmRSS")
     started = time.monotonic()
     assert error_code(giants.file_view("sparse", 1, 1)) == "not_a_text_file"
     one = view(giants.file_view("line", 1, 1))
@@ -170,7 +170,7 @@ def test_b37_memory_and_time_are_bounded_by_what_is_returned(giants: Lease, daem
     assert error_code(giants.file_view("line", 2, 1)) == "file_too_large"
     assert error_code(giants.file_edit("sparse", "first", "x")) == "file_too_large"
     assert time.monotonic() - started < AT_ONCE_S
-    assert daemon.memory("VmHWM") - before < 32 * MIB
+    assert kernel.memory(daemon.pid, "VmHWM") - before < 32 * MIB
 
 
 def test_b37_a_lower_bound_is_no_total(giants: Lease) -> None:

@@ -16,7 +16,7 @@ from stockade.edge.client.results import Result
 from stockade.terms.result import GrepData
 from tests.cases.asking import error_code, out
 from tests.cases.conftest import LeaseFactory
-from tests.cases.real import Daemon, wait_until
+from tests.daemons import Daemon, wait_until
 
 
 def data(result: Result) -> GrepData:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from stockade.edge.client.lease import Lease
 from stockade.engines.oci.spares import BUSY_SPARES
-from tests.cases.real import LOADED_S, Daemon, is_guest, read_pids, wait_until
+from tests import kernel
+from tests.daemons import WAIT_S, Daemon, wait_until
 
 if TYPE_CHECKING:
     from tests.cases.conftest import LeaseFactory
@@ -41,7 +42,7 @@ def says(lease: Lease, command: str) -> str:
 
 def until_held(lease: Lease) -> None:
     """Calls until one has used a held shell."""
-    deadline = time.monotonic() + LOADED_S
+    deadline = time.monotonic() + WAIT_S
     while says(lease, HELD).strip() in ("", "0"):
         assert time.monotonic() < deadline, "no shell was ever held"
 
@@ -128,7 +129,7 @@ def waiting_with(daemon: Daemon, lease: Lease, value: str) -> list[int]:
     """Processes of the lease that have it in their environment."""
     found = []
     for procs in daemon.lease_group(lease.id).glob("limits/*/call-*/cgroup.procs"):
-        for pid in read_pids(procs):
+        for pid in kernel.pids(procs):
             with suppress(OSError):
                 if value.encode() in Path(f"/proc/{pid}/environ").read_bytes():
                     found.append(pid)
@@ -155,7 +156,7 @@ def test_held_shells_are_forked_from_one_and_go_on_when_it_is_killed(
 def oldest(daemon: Daemon, lease: Lease) -> int:
     """The shell that the others are forked from, or 0."""
     groups = daemon.lease_group(lease.id).glob("limits/*/call-*/cgroup.procs")
-    shells = [pid for procs in groups for pid in read_pids(procs) if is_guest(pid)]
+    shells = [pid for procs in groups for pid in kernel.pids(procs) if kernel.is_guest(pid)]
     found = [(began(pid), pid) for pid in shells if comm(pid) == "guest-shell"]
     return min(found, default=(0, 0))[1]
 

@@ -12,7 +12,7 @@ from stockade.edge.client.lease import Lease
 from stockade.terms.grant import Profile
 from tests.cases.asking import narrower_lease, out
 from tests.cases.conftest import LeaseFactory
-from tests.cases.real import Daemon, wait_until
+from tests.daemons import Daemon, wait_until
 
 
 def parts(daemon: Daemon, lease_id: str) -> list[Path]:
@@ -20,13 +20,13 @@ def parts(daemon: Daemon, lease_id: str) -> list[Path]:
     return [
         path
         for place in ("leases", "mounts", "artifacts", "sandboxes")
-        for path in (daemon.state_dir / place).glob(f"*{lease_id}*")
+        for path in (daemon.state / place).glob(f"*{lease_id}*")
     ] + [path for path in (daemon.lease_group(lease_id),) if path.exists()]
 
 
 def nothing_left(daemon: Daemon, lease_id: str) -> bool:
     """Removed files go in the background."""
-    trash = daemon.state_dir / "trash"
+    trash = daemon.state / "trash"
     return wait_until(lambda: not parts(daemon, lease_id) and not os.listdir(trash))
 
 
@@ -130,7 +130,7 @@ def test_b77_reset_takes_any_tree_away(daemon: Daemon, awkward: Lease) -> None:
         awkward.bash(f"python3 -c {shlex.quote(DEEP)}; chmod 0 d; {BUSY}", 60_000)
     awkward.reset().check()
     assert awkward.show().state == "ready"
-    trash = daemon.state_dir / "trash"
+    trash = daemon.state / "trash"
     assert wait_until(lambda: not os.listdir(trash))
     assert sorted(os.listdir("/etc")) == before
 

@@ -19,7 +19,7 @@ from stockade.edge.client.results import Result, StockadeError
 from stockade.terms.grant import Profile
 from tests.cases.asking import error_code, narrower_lease, out
 from tests.cases.conftest import LeaseFactory
-from tests.cases.real import Daemon
+from tests.daemons import Daemon, until
 
 CANARY = "canary-of-the-host"
 
@@ -315,11 +315,11 @@ def test_b54_no_secret_of_the_daemon_is_inside(
     text = found.stdout.text
     if found.stdout.artifact_id is not None:
         text = lease.artifact(found.stdout.artifact_id).decode(errors="replace")
-    keys = (daemon.state_dir / "keys.json").read_text()
+    keys = (daemon.state / "keys.json").read_text()
     assert "HOME=" in text
     assert "/run/stockade/guest" in text
     for secret in (
-        daemon.secret,
+        daemon.environment["SECRET_X"],
         lease.token,
         *(word for word in keys.split('"') if len(word) > 20),
     ):
@@ -359,12 +359,11 @@ def test_b54_no_secret_is_on_a_command_line_of_the_host(
     stop.set()
     watcher.join()
     assert any(b"/run/stockade/guest" in line for line in arguments)
+    secret = daemon.environment["SECRET_X"].encode()
     for line in arguments:
-        assert daemon.secret.encode() not in line
+        assert secret not in line
         assert not any(token in line for token in tokens)
-    inherited = {
-        pid for pid, environment in environments.items() if daemon.secret.encode() in environment
-    }
+    inherited = {pid for pid, environment in environments.items() if secret in environment}
     # setpriv, of which the daemon is the program, is the same process; nobody else has it.
     assert inherited <= {daemon.pid}
 
@@ -374,8 +373,11 @@ def test_b54_logs_hold_no_secret(daemon: Daemon, fresh_lease: LeaseFactory) -> N
     assert lease.token is not None
     lease.bash("echo argument-that-is-private; exit 3")
     lease.file_view("name-that-is-private")
-    lease.show()  # answered when the line of the call before it is written
-    log = daemon.log.read_text()
-    assert lease.id in log
-    for private in (lease.token, daemon.secret, "that-is-private"):
+
+    def told() -> bool:
+        return any(lease.id in line and "file_view" in line for line in daemon.log.lines)
+
+    until(told, "the last line is written")
+    log = "\n".join(daemon.log.lines)
+    for private in (lease.token, daemon.environment["SECRET_X"], "that-is-private"):
         assert private not in log

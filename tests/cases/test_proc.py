@@ -22,7 +22,7 @@ from tests.cases.asking import (
     warned,
 )
 from tests.cases.conftest import LeaseFactory
-from tests.cases.real import LOADED_S, Daemon, wait_until
+from tests.daemons import WAIT_S, Daemon, wait_until
 
 PARALLEL = 8  # per_lease.parallel of the default grant
 SOON_MS = 5_000  # far from every limit used here, and enough for a busy machine
@@ -137,7 +137,7 @@ def test_b05_cancelled_calls_give_back_their_places(
         assert error_code(refused) == "busy"
         for number in range(PARALLEL):
             assert lease.cancel(f"c{number}") == 1
-        results = [future.result(LOADED_S) for future in running]
+        results = [future.result(WAIT_S) for future in running]
     assert [result.status.value for result in results] == ["cancelled"] * PARALLEL
     assert daemon.commands(lease.id) == []
     assert out(lease.bash("echo alive")) == "alive\n"
@@ -157,7 +157,7 @@ def test_b05_one_more_cancelled_call_than_there_are_places_in_turn(
             )
             assert wait_until(lambda: len(daemon.commands(lease.id)) >= 2)
             assert lease.cancel(f"again-{number}") == 1
-            assert running.result(LOADED_S).status.value == "cancelled"
+            assert running.result(WAIT_S).status.value == "cancelled"
             assert daemon.commands(lease.id) == []
     assert lease.cancel(f"again-{PARALLEL}") == 0
     assert out(lease.bash("echo alive")) == "alive\n"
@@ -180,7 +180,7 @@ def test_b05_a_closed_socket_does_not_end_the_call(
     assert out(lease.bash("cat done*")) == "whole\n" * (PARALLEL - 1)
     with calls() as pool:
         every = [pool.submit(lease.bash, "echo free") for _ in range(PARALLEL)]
-        assert [out(one.result(LOADED_S)) for one in every] == ["free\n"] * PARALLEL
+        assert [out(one.result(WAIT_S)) for one in every] == ["free\n"] * PARALLEL
 
 
 def test_b05_a_closed_socket_does_not_lift_the_limit(
@@ -200,7 +200,7 @@ def test_b05_all_places_can_be_taken_at_the_same_moment(fresh_lease: LeaseFactor
     with calls() as pool:
         for _ in range(10):
             every = [pool.submit(lease.bash, "sleep 0.05; echo ran") for _ in range(PARALLEL)]
-            assert [out(one.result(LOADED_S)) for one in every] == ["ran\n"] * PARALLEL
+            assert [out(one.result(WAIT_S)) for one in every] == ["ran\n"] * PARALLEL
 
 
 # B07: units, coercion, a default and a ceiling.

@@ -29,7 +29,7 @@ from tests.cases.asking import (
     warned,
 )
 from tests.cases.conftest import LeaseFactory
-from tests.cases.real import Daemon, wait_until
+from tests.daemons import Daemon, wait_until
 
 MIB = 1024 * 1024
 MEMORY = 128 * MIB
@@ -184,7 +184,7 @@ def places(lease: Lease) -> list[str]:
 
 def held_bytes(daemon: Daemon) -> int:
     """What the host's disk holds for the daemon's state."""
-    files = [path for path in daemon.state_dir.rglob("*") if path.is_file()]
+    files = [path for path in daemon.state.rglob("*") if path.is_file()]
     return sum(path.lstat().st_blocks * 512 for path in files)
 
 

@@ -14,7 +14,7 @@ from stockade.edge.client.lease import Lease
 from stockade.terms.grant import Profile
 from tests.cases.asking import narrower_lease, out, texts
 from tests.cases.conftest import LeaseFactory
-from tests.cases.real import LOADED_S, PROGRAM, Daemon
+from tests.daemons import PROGRAM, WAIT_S, Daemon
 
 PROFILES = [Profile.AGENT, Profile.STRICT]
 
@@ -225,7 +225,7 @@ def test_b89_a_host_that_can_not_is_found_at_the_start(
         [*prefix, PROGRAM, *arguments[command]],
         capture_output=True,
         text=True,
-        timeout=LOADED_S,
+        timeout=WAIT_S,
         check=False,
         env={**os.environ, "STOCKADE_SOCKET": str(tmp_path / "none"), "PLACE": str(tmp_path)},
     )

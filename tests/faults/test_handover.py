@@ -672,7 +672,6 @@ def test_a_command_of_a_killed_daemon_is_logged_and_its_sandbox_goes_on() -> Non
         request_id = call.result().request_id
         assert request_id
         server.start()
-        assert server.log is not None
         assert server.log.wait(" completed: found after the daemon was cut off")
         assert server.guests() == guests
         assert output(lease, "cat more") == "more\n"

@@ -37,7 +37,6 @@ def server() -> Iterator[Daemon]:
     with daemon() as made:
         yield made
         log = made.log
-        assert log is not None
         made.stop()
         assert shown_in("\n".join(log.lines).encode()) is None
         for path in made.state.rglob("*"):
