@@ -371,8 +371,6 @@ static bool serve(int control)
 	if (size < 0 && errno != EBADMSG)
 		return errno == EAGAIN;
 	error = size < 0 ? EBADMSG : wire_check_command(record, (size_t)size, fds.count, &command);
-	if (!error && command.type == WIRE_PING)
-		tell(control, WIRE_PONG, command.id, 0, 0);
 	if (!error && command.type == WIRE_DONE)
 		forget(command.id);
 	if (!error && command.type == WIRE_TAKE)

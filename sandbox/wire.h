@@ -5,8 +5,8 @@
  * native endian (both ends run on one kernel) and every struct is free of padding. Two sockets:
  *
  *   control    guest -> host  HELLO (value: the guest's pid inside; where: WIRE_VERSION)
- *              host -> guest  PREFORK + the call's socket and what is to be kept, DONE, PING
- *              guest -> host  PONG, ERROR (value: errno)
+ *              host -> guest  PREFORK + the call's socket and what is to be kept, DONE
+ *              guest -> host  ERROR (value: errno)
  *              host -> guest  TAKE (id: an entry's number)
  *              guest -> host  CALL (where: the entry's number) + what it keeps; or CALL without
  *                             descriptors (where: CALLS_MAX) if no entry from there on keeps any
@@ -54,8 +54,6 @@ enum wire_type {
 	WIRE_EXIT = 5,
 	WIRE_EXECFAIL = 6,
 	WIRE_ERROR = 7,
-	WIRE_PING = 8,
-	WIRE_PONG = 9,
 	WIRE_HELD = 10,
 	WIRE_ARGUMENT = 11,
 	WIRE_DONE = 12,
@@ -91,7 +89,7 @@ enum {
 	WIRE_SLOTS = WIRE_PATHS_MAX + 2 * WIRE_STRINGS_MAX + 3,
 };
 
-struct wire_command { /* PREFORK, DONE, PING, TAKE, ADOPT, FORK, ARGUMENT */
+struct wire_command { /* PREFORK, DONE, TAKE, ADOPT, FORK, ARGUMENT */
 	uint32_t magic, type;
 	uint64_t id;
 	int32_t pid; /* of ADOPT; else 0 */

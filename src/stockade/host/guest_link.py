@@ -241,25 +241,8 @@ class GuestLink:
                 return pid
         raise _unavailable("the guest sends what is no report")
 
-    def ping(self, timeout_s: float) -> None:
-        """Raises Failure(sandbox_unavailable) unless the guest answers within `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        token = time.monotonic_ns()
-        try:
-            with self._lock:
-                wire.send_command(self._sock, wire.PING, token)
-                for _ in range(wire.NOISE_MAX):
-                    if not wait(deadline, self._sock):
-                        raise _unavailable("the guest does not answer")
-                    word = read(self._sock)
-                    if word is not None and (word.type, word.id) == (wire.PONG, token):
-                        return
-        except (OSError, Gone) as error:
-            raise _unavailable(f"the guest is gone: {error}") from error
-        raise _unavailable("the guest sends what is no report")
-
     def close(self) -> None:
-        """Hang up; also ends a `prefork` or `ping` that waits in another thread. Idempotent."""
+        """Hang up; also ends a `prefork` that waits in another thread. Idempotent."""
         with suppress(OSError):  # closed already, or the guest hung up first
             self._sock.shutdown(socket.SHUT_RDWR)
         with self._lock:

@@ -31,8 +31,8 @@ STRINGS_MAX: Final = 65_536  # of arguments and of variables, each
 CALLS_MAX: Final = 512  # entries of a guest's table
 NOISE_MAX: Final = 16  # messages in a row that are no report, or not ours
 
-HELLO, PREFORK, READY, EXEC, EXIT, EXECFAIL, ERROR, PING, PONG, HELD, ARGUMENT = range(1, 12)
-DONE, TAKE, CALL, UNUSED, FORK, FORKED, ADOPT, ADOPTED = range(12, 20)
+HELLO, PREFORK, READY, EXEC, EXIT, EXECFAIL, ERROR = range(1, 8)
+HELD, ARGUMENT, DONE, TAKE, CALL, UNUSED, FORK, FORKED, ADOPT, ADOPTED = range(10, 20)
 UNREAD: Final = 1  # `where` of EXIT: the spare never read its request
 IN_MEMFD, HOLD = 1, 2  # `flags` of EXEC
 
@@ -171,7 +171,7 @@ def pack_strings(
 
 
 def send_command(sock: socket.socket, kind: int, ident: int, *fds: int, pid: int = 0) -> None:
-    """PREFORK, ADOPT (of `pid`) or FORK with their descriptors, DONE, TAKE or PING. Raises OSError;
+    """PREFORK, ADOPT (of `pid`) or FORK with their descriptors, DONE or TAKE. Raises OSError;
     never waits."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     sock.sendmsg((_COMMAND.pack(_MAGIC, kind, ident, pid, 0),), rights, _SEND)

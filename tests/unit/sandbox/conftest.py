@@ -7,11 +7,13 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from stockade.host import guest_wire as wire
 from stockade.host.guest_link import GuestLink
 from stockade.host.spare import ExecFailed, Exited, Spare
 
@@ -38,6 +40,14 @@ class Running:
         number = len(self._spares) + 1
         self._spares.append(self.link.fork(shell, (out, out), number, LONG_S, keep))
         return self._spares[-1]
+
+    def answers(self) -> None:
+        """A round trip: it has read what it was sent before, and lives."""
+        wire.send_command(self.link._sock, wire.TAKE, wire.CALLS_MAX)
+        assert wire.wait(time.monotonic() + LONG_S, self.link._sock)
+        report = wire.read(self.link._sock)
+        assert report is not None
+        assert report.type == wire.CALL
 
     def close(self) -> None:
         self.link.close()

@@ -52,7 +52,7 @@ def settle(guest: Running, wanted: int) -> None:
     """
     for _ in range(20_000):
         found = len(guest.children())
-        guest.link.ping(LONG_S)
+        guest.answers()
         if found == wanted:
             return
     assert len(guest.children()) == wanted
@@ -357,7 +357,7 @@ def test_garbage_on_the_control_socket_is_refused_and_leaks_nothing(guest: Runni
     control: socket.socket = guest.link._sock
     before = _descriptors(guest)
     good = struct.pack("=IIQ", MAGIC, wire.PREFORK, 5)
-    ping = struct.pack("=IIQ", MAGIC, wire.PING, 5)
+    done = struct.pack("=IIQ", MAGIC, wire.DONE, 5)
     cases = [
         (good[:-1], 1),
         (good + b"\0", 1),
@@ -368,7 +368,7 @@ def test_garbage_on_the_control_socket_is_refused_and_leaks_nothing(guest: Runni
         (good, 8),
         (good, 9),
         (good, 100),
-        (ping, 1),
+        (done, 1),
         (b"\0", 3),
     ]
     control.settimeout(LONG_S)
@@ -378,7 +378,7 @@ def test_garbage_on_the_control_socket_is_refused_and_leaks_nothing(guest: Runni
             control.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)] if count else [])
             assert report(control) == (wire.ERROR, errno.EBADMSG, 0), (data[:20], count)
     control.settimeout(None)
-    guest.link.ping(LONG_S)
+    guest.answers()
     assert _descriptors(guest) == before
     assert guest.children() == set()
     assert code(guest.run(b"/bin/true")[0]) == 0
@@ -413,7 +413,7 @@ def test_end_of_the_control_connection_ends_everything(guest: Running) -> None:
 def test_only_one_peer_without_persist(guest: Running) -> None:
     with pytest.raises(Failure):
         GuestLink.connect(str(guest.path), 0.2)
-    guest.link.ping(LONG_S)
+    guest.answers()
 
 
 def test_persist_takes_the_next_peer_and_commands_go_on(start: Start) -> None:

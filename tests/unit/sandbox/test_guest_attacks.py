@@ -43,7 +43,7 @@ def look(start: Start, programs: Path, name: str) -> dict[str, int]:
     guest = start(program=programs / name, before=AS_NOBODY)
     event, output = guest.run(os.fsencode(programs / "probe"), b"look")
     assert isinstance(event, Exited)
-    guest.link.ping(LONG_S)
+    guest.answers()
     return {line.split()[0]: int(line.split()[1]) for line in output.decode().splitlines()}
 
 
@@ -73,7 +73,7 @@ def test_no_signal_ends_the_guest(start: Start, programs: Path) -> None:
     event, output = guest.run(os.fsencode(programs / "probe"), b"signal")
     assert isinstance(event, Exited)
     assert output.splitlines().count(b"kill 0") == 64
-    guest.link.ping(LONG_S)
+    guest.answers()
     assert guest.run(b"/bin/echo", b"alive")[1] == b"alive\n"
 
 
@@ -93,7 +93,7 @@ def test_a_traced_stop_is_no_exit(start: Start, programs: Path) -> None:
     spare = guest.begin((os.fsencode(programs / "probe"), b"forge"), out=sink)
     os.close(sink)
     assert os.read(source, 100) == b"traceme 0\n"
-    guest.link.ping(LONG_S)
+    guest.answers()
     assert spare.receive(0.2) is None
     state = Path(f"/proc/{spare.pid}/stat").read_text().rsplit(") ", 1)[1][0]
     assert state == "t"

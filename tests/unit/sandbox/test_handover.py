@@ -91,7 +91,6 @@ def test_the_exit_waits_for_the_next_host_and_for_the_one_after_it(start: Start)
     link, (kept,) = next_host(guest)
     kept.close()
     link.done(CALL)
-    link.ping(LONG_S)
     assert link.kept(LONG_S) == []
 
 
@@ -171,7 +170,6 @@ def test_many_calls_are_handed_over_each_with_its_own(start: Start) -> None:
                 assert pipe.read() == b"%d\n" % each.id
         each.close()
         link.done(each.id)
-    link.ping(LONG_S)
     assert link.kept(LONG_S) == []
 
 
@@ -183,7 +181,6 @@ def test_what_was_not_ready_in_time_is_not_kept(start: Start) -> None:
     with pytest.raises(Failure, match="in time"):
         guest.link.prefork(CALL, 0.05, (read,))
     os.kill(guest.link.pid, signal.SIGCONT)
-    guest.link.ping(LONG_S)
     assert guest.link.kept(LONG_S) == []
     os.close(read)
     os.close(write)

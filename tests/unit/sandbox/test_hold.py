@@ -361,7 +361,7 @@ def test_the_guest_adopts_only_a_child_of_its_own_that_is_no_call(guest: Running
     report = wire.read(guest.link._sock)
     assert report is not None
     assert report.type == wire.ERROR
-    guest.link.ping(LONG_S)
+    guest.answers()
 
 
 def test_an_orphan_of_a_command_can_be_told_from_a_fork_by_its_greeting(
@@ -410,7 +410,7 @@ def test_a_shell_that_does_not_answer_holds_up_nobody_else(guest: Running) -> No
         with open(os.devnull, "wb") as null, ThreadPoolExecutor(1) as pool:
             asked = pool.submit(guest.link.fork, shell, (null.fileno(),) * 2, 2, LONG_S)
             assert wire.wait(time.monotonic() + LONG_S, theirs)
-            guest.link.ping(1.0)
+            guest.link.prefork(3, 1.0).close()
             with pytest.raises(TimeoutError):
                 asked.result(0)
             theirs.close()
