@@ -24,7 +24,6 @@ import hashlib
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self
 
 from stockade.host.syscalls import rename_exchange
@@ -49,12 +48,7 @@ class Replacement:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._fd is not None:
             os.close(self._fd)
         if self._temporary is not None:

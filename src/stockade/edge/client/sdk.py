@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -87,12 +86,7 @@ class Stockade:
     def __enter__(self) -> Stockade:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -11,7 +11,6 @@ import os
 import select
 import threading
 import time
-from types import TracebackType
 from typing import Self
 
 from stockade.host.call_group import CallGroup
@@ -46,12 +45,7 @@ class Watchdog:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.eventfd_write(self._over, 1)
         self._thread.join()
         os.close(self._over)
