@@ -15,10 +15,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stockade.decide.attenuation import exceeds, meet, wider_component
+from stockade.decide.attenuation import exceeds, meet, wider_link
 from stockade.decide.authorize import allowed_path, authorize, path_scope
 from stockade.decide.blocks import block_bytes, grant_of, normal, root_block
 from stockade.decide.checks import approvals_needed
+from stockade.decide.links import link_of
 from stockade.decide.objects import (
     antichain,
     covers_connect,
@@ -32,11 +33,9 @@ from stockade.decide.objects import (
 )
 from stockade.decide.tokens import KeyRing, attenuate, mint, verify
 from stockade.decide.tokentext import join, split
-from stockade.terms.base import MAX_INTEGER
 from stockade.terms.call import Right
 from stockade.terms.fault import Code, Failure
 from stockade.terms.grant import (
-    NO_BUDGET,
     ApprovalRule,
     Block,
     Check,
@@ -58,7 +57,7 @@ from stockade.terms.grant import (
     Tier,
     Total,
 )
-from stockade.terms.lease import LeaseRecord, LeaseState
+from tests.grants import NO_BUDGET, lease_of
 
 RING = KeyRing({"k1": bytes(range(32))})
 NOW = 1000
@@ -241,7 +240,7 @@ def test_attenuate_accepts_exactly_what_verify_accepts(chain: tuple[Block, Block
     root, child = chain
     token = mint(RING, "k1", root)
     forced = appended(token, child)
-    if wider_component(child, root) is None:
+    if wider_link(link_of(child), link_of(root)) is None:
         assert attenuate(token, child) == forced
         assert code_of(forced) in (None, Code.TOKEN_EXPIRED)
     else:
@@ -323,25 +322,7 @@ def test_a_child_is_never_allowed_what_its_parent_is_not(
     longer = appended(token, child.model_copy(update={"lease": LEASE}))
     assume(code_of(longer) is None)
     parent, permit = verify(token, RING, NOW), verify(longer, RING, NOW)
-    record = LeaseRecord(
-        id=LEASE.id,
-        tenant="acme",
-        trajectory="run-1",
-        name="main",
-        generation=1,
-        state=LeaseState.READY,
-        source=None,
-        excludes=(),
-        image="host",
-        env=(),
-        uid_base=0,
-        grant=parent.grant,
-        token=token,
-        chain=parent.chain,
-        created_at_s=0,
-        expires_at_s=0,
-        not_after_s=0,
-    )
+    record = lease_of(parent, token=token)
 
     def allowed(who: Any) -> bool:
         try:
@@ -461,7 +442,3 @@ def test_destinations_are_partially_ordered(a: Connect, b: Connect, c: Connect) 
         assert a == b
     if covers_connect(a, b) and covers_connect(b, c):
         assert covers_connect(a, c)
-
-
-def test_the_largest_integer_means_no_budget() -> None:
-    assert set(NO_BUDGET.model_dump().values()) == {MAX_INTEGER}

@@ -18,16 +18,9 @@ from stockade.decide.authorize import allowed_path, authorize, failed_on_path, p
 from stockade.decide.checks import approvals_needed, first_failed, normal_check, readable_by_search
 from stockade.terms.call import Permit, Right
 from stockade.terms.fault import Failure
-from stockade.terms.grant import (
-    NO_BUDGET,
-    Check,
-    CheckOneOf,
-    CheckPattern,
-    CheckPrefix,
-    CheckRange,
-    Grant,
-)
-from stockade.terms.lease import LeaseRecord, LeaseState
+from stockade.terms.grant import Check, CheckOneOf, CheckPattern, CheckPrefix, CheckRange, Grant
+from stockade.terms.lease import LeaseRecord
+from tests.grants import NO_BUDGET, lease_of
 from tests.laws.test_attenuation_laws import ARGUMENTS, CHECK, LEASE, PATH, grants
 
 CHAIN: Final = ("0" * 32,)
@@ -55,25 +48,7 @@ def permit(grant: Grant) -> Permit:
 
 
 def record(grant: Grant) -> LeaseRecord:
-    return LeaseRecord(
-        id=LEASE.id,
-        tenant="acme",
-        trajectory="run-1",
-        name="main",
-        generation=1,
-        state=LeaseState.READY,
-        source=None,
-        excludes=(),
-        image="host",
-        env=(),
-        uid_base=0,
-        grant=grant,
-        token="",
-        chain=CHAIN,
-        created_at_s=0,
-        expires_at_s=0,
-        not_after_s=0,
-    )
+    return lease_of(permit(grant))
 
 
 def allowed(who: Permit, tool: str, rights: list[Right], arguments: Any) -> bool:

@@ -19,7 +19,6 @@ from stockade.decide.policy import Policy
 from stockade.host.policy_files import load_policy
 from stockade.terms.fault import Code, Failure
 from stockade.terms.grant import (
-    NO_BUDGET,
     CheckPrefix,
     ConnectHost,
     Grant,
@@ -31,6 +30,7 @@ from stockade.terms.grant import (
     Tier,
 )
 from stockade.terms.plan import Kind, SandboxPlan
+from tests.grants import NO_BUDGET
 
 COMPONENT = st.sampled_from(["a", "b", "ab", "a-b", ".git"])
 TOP = st.sampled_from(["/workspace", "/tmp", "/usr", "/root", "/workspace-evil", "/dev/shm"])

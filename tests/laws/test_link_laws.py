@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stockade.decide.attenuation import wider_component, wider_link
+from stockade.decide.attenuation import wider_link
 from stockade.decide.blocks import block_bytes, grant_of, lease_block, narrow, normal, root_block
 from stockade.decide.links import Admitted, Grants, Link, link_of
 from stockade.decide.tokentext import read_blocks
@@ -140,7 +140,7 @@ def test_what_a_child_shares_with_its_parent_changes_no_comparison(
     below = link_of(child, above)
     assert below == link_of(child)
     assert below.grant == grant_of(child)
-    assert wider_link(below, above) == wider_component(child, parent)
+    assert wider_link(below, above) == wider_link(link_of(child), link_of(parent))
 
 
 def test_a_new_token_of_a_grant_file_is_not_read_by_the_reference() -> None:

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stockade.decide.attenuation import exceeds, wider_component
+from stockade.decide.attenuation import Excess, exceeds, wider_link
 from stockade.decide.blocks import normal
+from stockade.decide.links import link_of
 from stockade.decide.objects import covers_host
 from stockade.terms.grant import (
     Block,
@@ -42,6 +43,10 @@ UNIVERSE: Final = [
     for three in ([(), *((name,) for name in NAMES)] if two else [()])
     for four in ([(), ("other",)] if three else [()])
 ]
+
+
+def wider(child: Block, parent: Block) -> Excess | None:
+    return wider_link(link_of(child), link_of(parent))
 
 
 def covered(paths: tuple[str, ...]) -> set[tuple[str, ...]]:
@@ -202,7 +207,7 @@ LEASES = st.sampled_from(
 
 @given(grants(), st.integers(0, 16), st.integers(0, 16))
 def test_depth_becomes_smaller_with_every_block(grant: Grant, one: int, other: int) -> None:
-    excess = wider_component(blocks(put(grant, "depth", one)), blocks(put(grant, "depth", other)))
+    excess = wider(blocks(put(grant, "depth", one)), blocks(put(grant, "depth", other)))
     assert (excess is None) == (one < other)
     assert excess is None or excess.component == "depth"
 
@@ -213,7 +218,7 @@ def test_a_child_is_valid_at_no_time_at_which_its_parent_is_not(
 ) -> None:
     parent = blocks(put(grant, "depth", 2), not_before_s=from_s, not_after_s=to_s)
     child = blocks(put(grant, "depth", 1), not_before_s=child_from, not_after_s=child_to)
-    excess = wider_component(child, parent)
+    excess = wider(child, parent)
     assert (excess is None) == (child_from >= from_s and child_to <= to_s)
     if excess is None:
         times = set(range(child_from, child_to))
@@ -228,7 +233,7 @@ def test_a_lease_binding_is_never_taken_away(
 ) -> None:
     child = blocks(put(grant, "depth", 1), lease=one)
     parent = blocks(put(grant, "depth", 2), lease=other)
-    excess = wider_component(child, parent)
+    excess = wider(child, parent)
     assert (excess is None) == (other is None or one is not None)
     assert excess is None or excess.component == "lease"
 

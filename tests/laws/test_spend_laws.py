@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import SqliteLedger
-from stockade.terms.grant import NO_BUDGET, Total
+from stockade.terms.grant import Total
 from stockade.terms.spend import Amount, Budget
 from stockade.testing.fake_books import FakeSpendBook
+from tests.grants import NO_BUDGET
 
 SMALL = st.integers(0, 12)
 TOTALS = st.builds(

@@ -24,9 +24,10 @@ from stockade.decide.tokens import KeyRing, Verifier, verify
 from stockade.host.policy_files import load_policy
 from stockade.terms.call import Permit
 from stockade.terms.fault import Failure
-from stockade.terms.lease import LeaseRecord, LeaseState
+from stockade.terms.lease import LeaseRecord
 from stockade.terms.plan import Kind, SandboxPlan
 from stockade.tools import catalog
+from tests.grants import lease_of
 from tests.soak import reference
 from tests.soak.cases import Case, case
 from tests.soak.chains import KEYS
@@ -212,22 +213,11 @@ def _trajectory(own: str, of_lease: str) -> bool:
 
 
 def _record(given: Case, permit: Permit) -> LeaseRecord:
-    return LeaseRecord(
+    return lease_of(
+        permit,
         id=given.lease_id,
-        tenant=permit.tenant,
         trajectory=given.trajectory,
-        name="main",
         generation=given.generation,
-        state=LeaseState.READY,
-        source=None,
-        excludes=(),
-        image="host",
-        env=(),
-        uid_base=0,
-        grant=permit.grant,
         token=given.token,
         chain=given.chain,
-        created_at_s=0,
-        expires_at_s=0,
-        not_after_s=0,
     )

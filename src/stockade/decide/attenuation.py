@@ -1,7 +1,7 @@
 """What "no wider than" means, component by component, and the greatest common narrowing.
 
 `exceeds` compares two grants in the order of the block's components and names the first one that
-is wider; `wider_component` adds what relates a child block to its parent: depth strictly smaller,
+is wider; `wider_link` adds what relates a child block to its parent: depth strictly smaller,
 a time window inside the parent's, a lease binding that is never taken away once it is set. Nothing is
 compared as a whole, so a component that a later version adds to a block has to be added here:
 a test walks the model's fields and fails for one that no row looks at.
@@ -20,13 +20,12 @@ from typing import NamedTuple, TypeVar
 
 from stockade.decide.blocks import normal, ordered, widest
 from stockade.decide.checks import show_check, show_rule
-from stockade.decide.links import Link, link_of
+from stockade.decide.links import Link
 from stockade.decide.objects import antichain, covers_cidr, covers_connect, covers_host, covers_path
 from stockade.terms.base import Model
 from stockade.terms.fault import Code, failure
 from stockade.terms.grant import (
     MAX_LIST,
-    Block,
     Connect,
     ConnectBroker,
     ConnectCidr,
@@ -57,13 +56,8 @@ def wider_names(grant: Grant, ceiling: Grant) -> tuple[str, ...]:
     return tuple(dict.fromkeys(excess.component for excess in _grant_rows(grant, ceiling)))
 
 
-def wider_component(child: Block, parent: Block) -> Excess | None:
-    """The first component in which `child` may not follow `parent` in a chain, or None."""
-    return wider_link(link_of(child), link_of(parent))
-
-
 def wider_link(child: Link, parent: Link) -> Excess | None:
-    """`wider_component` of two links."""
+    """The first component in which `child` may not follow `parent` in a chain, or None."""
     return next(_grant_rows(child.grant, parent.grant), None) or wider_own(child, parent)
 
 

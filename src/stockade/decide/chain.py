@@ -113,12 +113,6 @@ def line_of(link: Link) -> bytes:
     return b"".join((head.encode(), link.body.encode(), b"}"))
 
 
-def parse_line(line: bytes) -> Link | None:
-    """The inverse of `line_of`; None for anything that it does not write."""
-    found = _cut(line)
-    return None if found is None else found[0]
-
-
 def result_digest(result: ToolResult) -> str:
     """SHA-256 over the canonical bytes of a result without `request_id`, `replayed` and `audit`,
     in hex: what the record that `audit` names says of it, and what any holder can compute."""
@@ -303,6 +297,7 @@ def _number(body: Mapping[str, object], name: str) -> int:
 
 
 def _cut(line: bytes) -> tuple[Link, dict[str, object]] | None:
+    """The inverse of `line_of`, with the record; None for anything that it does not write."""
     try:
         text = line[_BODY_AT:-1].decode()
         prev = bytes.fromhex(line[_PREV_AT : _PREV_AT + 64].decode("ascii"))

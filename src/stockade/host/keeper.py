@@ -20,7 +20,6 @@ from stockade.host import cgroup
 from stockade.terms.fault import Code, failure
 
 _END_S: Final = 5.0
-_START_S: Final = 10.0
 
 Spawn = Callable[[Sequence[str]], "subprocess.Popen[bytes]"]
 

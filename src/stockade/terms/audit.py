@@ -24,7 +24,6 @@ ORIGIN_PATTERN: Final = r"^[\x20-\x7e]{1,128}$"
 
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Whole = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
-Origin = Annotated[str, StringConstraints(pattern=ORIGIN_PATTERN)]
 DetailValue = int | str | bool | list[str]
 # Of an event, whose lists need not be lists.
 Detail = Mapping[str, int | str | bool | Sequence[str]]
@@ -58,7 +57,6 @@ class AuditKind(StrEnum):
     APPROVAL_DENIED = "approval_denied"
     SECRET_ADDED = "secret_added"
     SECRET_REMOVED = "secret_removed"
-    REDACTION = "redaction"
     DAEMON_STARTED = "daemon_started"
     DAEMON_STOPPED = "daemon_stopped"
     AUDIT_EXPORTED = "audit_exported"

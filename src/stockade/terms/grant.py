@@ -210,8 +210,3 @@ class Block(Grant):
     lease: LeaseBinding | None
     not_before_s: Count
     not_after_s: Count
-
-
-NO_BUDGET: Final = Total(
-    calls=MAX_INTEGER, cost_micro=MAX_INTEGER, cpu_ms=MAX_INTEGER, egress_bytes=MAX_INTEGER
-)

@@ -16,7 +16,7 @@ from stockade.tools.shell import BASH_EXECUTE
 from stockade.tools.terminal import visible
 from stockade.tools.view import FILE_VIEW
 
-__all__ = ["TOOLS", "get", "offered", "parse_arguments", "unknown_name"]
+__all__ = ["TOOLS", "get", "parse_arguments", "unknown_name"]
 
 _ALL: Final[tuple[AnyTool, ...]] = (BASH_EXECUTE, FILE_VIEW, FILE_EDIT, GREP_SEARCH, RUN)
 TOOLS: Final[Mapping[str, AnyTool]] = MappingProxyType({tool.name: tool for tool in _ALL})
@@ -45,8 +45,3 @@ def unknown_name(tool: str, argument: str | None) -> str | None:
     if argument is None or argument in valid:
         return None
     return f"{tool} has no argument {argument}; it has {', '.join(valid)}"
-
-
-def offered() -> tuple[AnyTool, ...]:
-    """The tools that models are told about."""
-    return tuple(tool for tool in _ALL if tool.offered)

@@ -6,17 +6,8 @@ import pytest
 
 from stockade.decide.blocks import root_block
 from stockade.decide.tokens import KeyRing
-from stockade.terms.grant import (
-    NO_BUDGET,
-    Block,
-    Grant,
-    PerCall,
-    PerLease,
-    Profile,
-    Scope,
-    System,
-    Tier,
-)
+from stockade.terms.grant import Block, Grant, PerCall, PerLease, Profile, Scope, System, Tier
+from tests.grants import NO_BUDGET
 
 NOW = 1_750_000_000
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from stockade.decide.attenuation import exceeds, meet, wider_component
+from stockade.decide.attenuation import Excess, exceeds, meet, wider_link
 from stockade.decide.blocks import narrow, normal
+from stockade.decide.links import link_of
 from stockade.decide.tokens import KeyRing, attenuate, mint, verify
 from stockade.terms.fault import Code, Failure
 from stockade.terms.grant import (
@@ -24,6 +25,10 @@ from stockade.terms.grant import (
     Profile,
     Tier,
 )
+
+
+def wider(child: Block, parent: Block) -> Excess | None:
+    return wider_link(link_of(child), link_of(parent))
 
 
 def edit(block: Block, path: str, value: object) -> Block:
@@ -90,10 +95,10 @@ def components(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 def test_b86_every_component_that_a_block_has_is_compared(root: Block) -> None:
     parent = narrowest(root)
     child = narrow(parent)
-    assert wider_component(child, parent) is None
+    assert wider(child, parent) is None
     compared = set()
     for path, value in widened(parent):
-        excess = wider_component(edit(child, path, value), parent)
+        excess = wider(edit(child, path, value), parent)
         assert excess is not None, path
         assert excess.component == path
         compared.add(path)
@@ -146,7 +151,7 @@ def test_the_reason_is_readable(root: Block) -> None:
     child = narrow(parent)
     reasons = {}
     for path, value in widened(parent):
-        excess = wider_component(edit(child, path, value), parent)
+        excess = wider(edit(child, path, value), parent)
         assert excess is not None
         reasons[path] = excess.reason
     assert reasons["scope.read"] == "/workspace is not below /workspace/a"
@@ -163,7 +168,7 @@ def test_the_reason_is_readable(root: Block) -> None:
 
 def test_grants_may_be_equal_and_blocks_may_not(grant: Grant, root: Block) -> None:
     assert exceeds(grant, grant) is None
-    assert wider_component(root, root) == ("depth", "8 is not less than 8")
+    assert wider(root, root) == ("depth", "8 is not less than 8")
 
 
 def connects(grant: Grant, *items: ConnectHost | ConnectCidr | ConnectBroker) -> Grant:
@@ -217,14 +222,14 @@ def test_a_check_is_kept_as_it_is_and_others_may_be_added(root: Block) -> None:
     wide = CheckPrefix(kind="prefix", tool="t", argument="path", paths=("/workspace",))
     tight = wide.model_copy(update={"paths": ("/workspace/a",)})
     parent = narrow(root, checks=(wide,))
-    assert wider_component(narrow(parent, checks=(wide, tight)), parent) is None
+    assert wider(narrow(parent, checks=(wide, tight)), parent) is None
     # A tighter check in place of the parent's would be no wider, but is not told from one that is.
-    excess = wider_component(narrow(parent, checks=(tight,)), parent)
+    excess = wider(narrow(parent, checks=(tight,)), parent)
     assert excess is not None
     assert excess.component == "checks"
     # Spelling doesn't matter: both are the same check.
     spelled = wide.model_copy(update={"paths": ("/workspace/b", "/workspace/", "/workspace")})
-    assert wider_component(narrow(parent, checks=(spelled, spelled)), parent) is None
+    assert wider(narrow(parent, checks=(spelled, spelled)), parent) is None
 
 
 def test_the_meet_has_the_checks_and_approvals_of_both(grant: Grant) -> None:

@@ -19,8 +19,9 @@ from stockade.terms.grant import (
     Grant,
     LeaseBinding,
 )
-from stockade.terms.lease import LeaseRecord, LeaseState
+from stockade.terms.lease import LeaseRecord
 from stockade.terms.ports import PathScope
+from tests.grants import lease_of
 
 LEASE_ID = "ls_00112233445566aa"
 
@@ -42,21 +43,11 @@ def permit(token: str, ring: KeyRing, now: int) -> Permit:
 
 @pytest.fixture
 def lease(token: str, permit: Permit, now: int) -> LeaseRecord:
-    return LeaseRecord(
-        id=LEASE_ID,
-        tenant="acme",
-        trajectory="run-1",
-        name="main",
+    return lease_of(
+        permit,
         generation=2,
-        state=LeaseState.READY,
-        source=None,
-        excludes=(),
-        image="host",
-        env=(),
         uid_base=100_000,
-        grant=permit.grant,
         token=token,
-        chain=permit.chain,
         created_at_s=now,
         expires_at_s=now + 60,
         not_after_s=now + 600,

@@ -18,7 +18,6 @@ from stockade.decide.patterns import MAX_TEXT_BYTES
 from stockade.terms.call import Permit
 from stockade.terms.fault import Code, Status
 from stockade.terms.grant import (
-    NO_BUDGET,
     ApprovalRule,
     Check,
     CheckOneOf,
@@ -29,6 +28,7 @@ from stockade.terms.grant import (
 )
 from stockade.tools.arguments import PathArgument
 from stockade.tools.catalog import TOOLS
+from tests.grants import NO_BUDGET
 
 
 def pattern(text: str, argument: str = "command", tool: str = "bash_execute") -> CheckPattern:

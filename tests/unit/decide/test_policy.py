@@ -24,7 +24,8 @@ from stockade.host.data import data_directory
 from stockade.host.policy_files import load_policy
 from stockade.terms.base import MAX_INTEGER, MAX_SECONDS, Model
 from stockade.terms.fault import Code, Failure
-from stockade.terms.grant import NO_BUDGET, Profile
+from stockade.terms.grant import Profile
+from tests.grants import NO_BUDGET
 
 PARSERS: dict[str, Callable[[bytes], Model]] = {
     "grants": parse_grant,

@@ -13,11 +13,12 @@ from stockade.flow.approvals import MOST_ARGUMENT_BYTES, MOST_OPEN
 from stockade.flow.sweeper import SWEEP_S
 from stockade.terms.approval import ApprovalState
 from stockade.terms.fault import Code, Fault, Retry, Status, failure
-from stockade.terms.grant import NO_BUDGET, ApprovalRule
+from stockade.terms.grant import ApprovalRule
 from stockade.terms.result import ToolResult
 from stockade.testing.fake_engine import Script
 from stockade.testing.faults import raising
 from stockade.testing.house import code_of
+from tests.grants import NO_BUDGET
 from tests.unit.flow.lines import Line, code
 
 PUSH: dict[str, JsonValue] = {"command": "git push"}

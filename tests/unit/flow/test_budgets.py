@@ -17,13 +17,14 @@ from stockade.flow.spending import RESERVE_WALL_MS, SLICE_MS, Spending
 from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.fault import Code, Fault, Status
-from stockade.terms.grant import NO_BUDGET, Total
+from stockade.terms.grant import Total
 from stockade.terms.result import ToolResult
 from stockade.terms.spend import Amount
 from stockade.testing.clock import ManualClock
 from stockade.testing.fake_engine import Script
 from stockade.testing.faults import raising
 from stockade.testing.house import PROCESSORS, open_house
+from tests.grants import NO_BUDGET
 from tests.unit.flow.lines import Line, code, make_line
 
 PRICES = {"bash_execute": 70, "file_view": 5}

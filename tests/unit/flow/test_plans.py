@@ -14,8 +14,9 @@ from stockade.host.policy_files import load_policy
 from stockade.terms.call import Permit
 from stockade.terms.fault import Code, Failure
 from stockade.terms.grant import Scope
-from stockade.terms.lease import LeaseRecord, LeaseState
+from stockade.terms.lease import LeaseRecord
 from stockade.terms.plan import Kind
+from tests.grants import lease_of
 
 ENV = {"host": {"PATH": "/usr/bin:/bin"}}
 
@@ -34,25 +35,7 @@ def permits() -> tuple[Permit, Permit]:
 
 @pytest.fixture
 def record(permits: tuple[Permit, Permit]) -> LeaseRecord:
-    return LeaseRecord(
-        id="ls_00112233445566aa",
-        tenant="acme",
-        trajectory="run-1",
-        name="main",
-        generation=1,
-        state=LeaseState.READY,
-        source=None,
-        excludes=(),
-        image="host",
-        env=(("A", "1"),),
-        uid_base=0,
-        grant=permits[0].grant,
-        token="",
-        chain=permits[0].chain,
-        created_at_s=0,
-        expires_at_s=0,
-        not_after_s=0,
-    )
+    return lease_of(permits[0], env=(("A", "1"),))
 
 
 def test_a_plan_is_what_the_compiler_makes_and_is_made_once(

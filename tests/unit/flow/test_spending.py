@@ -9,9 +9,10 @@ import pytest
 
 from stockade.flow.spending import LEAST_LOOK_MS, RESERVE_WALL_MS, SLICE_MS, Bill, Rate
 from stockade.terms.base import MAX_INTEGER
-from stockade.terms.grant import NO_BUDGET, Total
+from stockade.terms.grant import Total
 from stockade.terms.spend import Amount, Budget, Prices
 from stockade.testing.fake_books import FakeSpendBook
+from tests.grants import NO_BUDGET
 
 FREE = Prices({}, 0, 0)
 

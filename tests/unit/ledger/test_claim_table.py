@@ -15,9 +15,9 @@ from stockade.ledger.claim_table import ClaimTable
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.claim import ClaimRecord, ClaimState
 from stockade.terms.fault import Code, Failure
-from stockade.terms.grant import NO_BUDGET
 from stockade.terms.outcome import EditOutcome
 from stockade.terms.spend import Budget, Metered
+from tests.grants import NO_BUDGET
 
 METERED = Metered((Budget("a", NO_BUDGET, 5), Budget("b", NO_BUDGET, 4)), 2000, 70, 1500)
 EDIT = EditOutcome("/workspace/f", 2, "0" * 32, "1" * 32, "-é\n+x\n", True)

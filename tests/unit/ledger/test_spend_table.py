@@ -12,10 +12,11 @@ from stockade.ledger.spend_table import SpendTable
 from stockade.ledger.store import KEPT_AFTER_END_S, SqliteLedger
 from stockade.terms.books import SpendBook
 from stockade.terms.claim import ClaimState
-from stockade.terms.grant import NO_BUDGET, Total
+from stockade.terms.grant import Total
 from stockade.terms.moment import Moment
 from stockade.terms.spend import Amount, Budget, Shortage
 from stockade.testing.fake_books import FakeSpendBook
+from tests.grants import NO_BUDGET
 from tests.unit.ledger.test_claim_table import claim
 
 END = 2_000

@@ -14,17 +14,9 @@ import pytest
 from stockade.ledger.migrations import APPLICATION_ID, CURRENT
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.fault import Code, Failure
-from stockade.terms.grant import (
-    NO_BUDGET,
-    Grant,
-    PerCall,
-    PerLease,
-    Profile,
-    Scope,
-    System,
-    Tier,
-)
+from stockade.terms.grant import Grant, PerCall, PerLease, Profile, Scope, System, Tier
 from stockade.terms.lease import LeaseRecord, LeaseState
+from tests.grants import NO_BUDGET
 
 GRANT = Grant(
     scope=Scope(read=("/workspace",), write=("/workspace",), execute=("/",), connect=()),

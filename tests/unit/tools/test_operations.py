@@ -207,5 +207,5 @@ def test_published_effect_levels() -> None:
 
 
 def test_models_are_offered_the_four_tools() -> None:
-    names = [tool.name for tool in catalog.offered()]
+    names = [tool.name for tool in catalog.TOOLS.values() if tool.offered]
     assert names == ["bash_execute", "file_view", "file_edit", "grep_search"]
