@@ -34,7 +34,7 @@ from stockade.edge.client.transport import InProcessTransport
 from stockade.edge.exchange import Peer, Role
 from stockade.edge.wire import LeaseCreate
 from stockade.engines.oci import launching
-from stockade.flow import pipeline
+from stockade.flow import carrying
 from stockade.terms.fault import Code, Failure, Retry, Status
 from stockade.terms.result import GrepData, LeaseData, ViewData
 from tests import kernel
@@ -359,7 +359,7 @@ def test_a_runtime_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             native.find_runtime()
         assert caught.value.fault.code is Code.ENGINE_UNAVAILABLE
     monkeypatch.setattr(native, "find_runtime", lambda: (str(script), "9.9"))
-    monkeypatch.setattr(pipeline, "GRACE_S", 0.2)
+    monkeypatch.setattr(carrying, "GRACE_S", 0.2)
     tmp_path.chmod(0o711)
     runtime = composition.open_runtime(tmp_path / "state")
     here = Peer(os.getuid(), None, Role.OPERATOR, own=True)

@@ -34,10 +34,11 @@ from stockade.edge.wire import (
 from stockade.flow.approvals import Approvals
 from stockade.flow.auditing import Auditor
 from stockade.flow.authority import Authority
+from stockade.flow.calls import ToolRequest
 from stockade.flow.gate import Gate
 from stockade.flow.leases import Leases
 from stockade.flow.minting import Minter
-from stockade.flow.pipeline import Pipeline, ToolRequest
+from stockade.flow.pipeline import Pipeline
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
 from stockade.flow.secrets import Secrets

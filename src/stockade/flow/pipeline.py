@@ -4,17 +4,13 @@
     6 sandbox              7 run            8 shape                  9 settle      10 reply (the edge)
 
 After 4 is the gate (flow.gate): a person's approval where one is needed, and the budgets. A call
-whose name is done already gets its stored result before it (`claims`). The claim is written within 7,
-as late as possible: of a command when the process is known that waits to become it, of an edit when
-it is known what it will change. A read has no claim; its record is kept when it is done.
+whose name is done already gets its stored result before it (`claims`). Stages 5 to 8 are carried out
+by `carrying`, which writes the claim. A read has no claim; its record is kept when it is done.
 
 A stage that refuses raises `Failure`; it becomes a result here and nowhere else, and no other
 exception leaves. Until the claim is written nothing has happened, so an unexpected fault is
 `unavailable: internal`; after it the effect is in doubt, and the answer says `unknown: in_doubt`.
 Nothing is retried from there on.
-
-A call holds a place in `Running` before it asks whether its lease is there, so a reset or release
-that comes between waits for it or cancels it.
 """
 
 from __future__ import annotations
@@ -22,17 +18,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from stockade.decide.authorize import authorize, path_scope
 from stockade.decide.policy import Policy
 from stockade.decide.replay import check_replay
 from stockade.flow.auditing import Auditor, referring
-from stockade.flow.calls import Prepared, claim_of, name_call, patience_s, replayed
-from stockade.flow.calls import ToolRequest as ToolRequest
-from stockade.flow.claims import Claims, Slot
+from stockade.flow.calls import Prepared, ToolRequest, claim_of, name_call, patience_s, replayed
+from stockade.flow.carrying import Carrier
+from stockade.flow.claims import Claims
 from stockade.flow.gate import NOTHING_RAN, Gate
 from stockade.flow.leases import Leases
 from stockade.flow.places import Places
@@ -41,23 +35,18 @@ from stockade.flow.progress import Origin, Progress
 from stockade.flow.running import Running
 from stockade.flow.sandboxes import Sandboxes
 from stockade.flow.secrets import Secrets
-from stockade.flow.showing import keep_raw
-from stockade.terms.call import EditOperation, ExecOperation, Permit, ViewOperation
+from stockade.terms.call import ExecOperation, Permit
 from stockade.terms.fault import Code, Failure, Fault, Status
 from stockade.terms.lease import LeaseRecord
-from stockade.terms.outcome import EditOutcome, End, ExecOutcome, ViewOutcome
-from stockade.terms.patience import GRACE_S, CancelSignal, Patience
-from stockade.terms.plan import Kind
-from stockade.terms.ports import ArtifactStore, Clock, ExecContext
+from stockade.terms.ports import ArtifactStore, Clock
 from stockade.terms.result import EngineRef, ToolResult
 from stockade.terms.stage import Stage
 from stockade.tools import catalog, shape
-from stockade.tools.clean import clean_edit, clean_outcome, clean_result
+from stockade.tools.clean import clean_result
 from stockade.tools.definition import MAX_ARTIFACT_BYTES, AnyTool, CallLimits
 from stockade.tools.program import RUN
 from stockade.tools.redact import Findings
 from stockade.tools.settle import Probe
-from stockade.tools.shell import BASH_EXECUTE
 
 _log: Final = logging.getLogger("stockade.call")
 
@@ -88,11 +77,7 @@ class Pipeline:
         """`image_env` are the variables of each image. `fault_point(name)` is called between
         stages; outside of tests it does nothing."""
         self._leases = leases
-        self._running = running
-        self._places = places
         self._sandboxes = sandboxes
-        self._artifacts = artifacts
-        self._gate = gate
         self._claims = claims
         self._audit = audit
         self._secrets = secrets
@@ -101,6 +86,19 @@ class Pipeline:
         self._clock = clock
         self._origin = Origin(engine, version)
         self._fault_point = fault_point
+        self._carrier = Carrier(
+            leases=leases,
+            running=running,
+            places=places,
+            sandboxes=sandboxes,
+            artifacts=artifacts,
+            gate=gate,
+            secrets=secrets,
+            origin=self._origin,
+            clock=clock,
+            boottime=claims.boottime,
+            fault_point=fault_point,
+        )
 
     def call(self, request: ToolRequest) -> ToolResult:
         progress = Progress(self._clock())
@@ -154,7 +152,7 @@ class Pipeline:
         request.mark(Stage.CLAIM)
         if tool.probe is Probe.NONE:
             result = self._answered(
-                request, progress, lambda: self._carried(request, progress, call, None)
+                request, progress, lambda: self._carrier.carry(request, progress, call, None)
             )
             if result.status in NOTHING_RAN or not progress.begun:
                 return self._refused(request, progress, result)
@@ -171,7 +169,7 @@ class Pipeline:
             slot.record = claim_of(request, call, self._claims, redactor)
             intent = slot.intent = self._audit.intent(progress.facts(request))
             result = self._answered(
-                request, progress, lambda: self._carried(request, progress, call, slot)
+                request, progress, lambda: self._carrier.carry(request, progress, call, slot)
             )
             self._fault_point("shaped")
             if slot.unused(result):
@@ -188,128 +186,6 @@ class Pipeline:
                 self._sandboxes.forget(*slot.given)
             self._fault_point("settled")
         return result if place is None else referring(result, place)
-
-    def _carried(
-        self, request: ToolRequest, progress: Progress, call: Prepared, slot: Slot | None
-    ) -> ToolResult:
-        """Stages 5 to 8, in one of the lease's places and one of the host's. Who can't have one of
-        those before its call would be over at the latest need not wait for it."""
-        permit, operation, tool = call.permit, call.operation, call.tool
-        at_most_s = operation.timeout_ms / 1000 if isinstance(operation, ExecOperation) else None
-        request.mark(Stage.QUEUE)
-        with (
-            self._running.enter(
-                call.lease.id,
-                request.request_id,
-                request.call_id,
-                permit.grant.per_lease.parallel,
-                request.turn,
-                permit.chain,
-            ) as cancel,
-            self._places.hold(call.lease.tenant, cancel, at_most_s),
-        ):
-            request.mark(Stage.CLAIM)
-            record = progress.lease = self._leases.admit(call.lease.id, permit)
-            with self._gate.open(
-                permit, record, tool.name, call.values, command=progress.plan is not None
-            ) as bill:
-                progress.bill = bill
-                self._fault_point("admitted")
-                outcome = self._carry_out(request, progress, record, call, cancel, slot)
-                self._fault_point("ran")
-                request.mark(Stage.SHAPE)
-                findings = Findings()
-                redactor = self._secrets.redactor(record)
-                if progress.plan is None or progress.plan.kind is Kind.COMMAND:
-                    outcome = clean_outcome(outcome, redactor, findings)
-                shaped = tool.shape(call.arguments, outcome)
-                if tool is BASH_EXECUTE and progress.digest is not None:
-                    lost = shaped.fault is not None and shaped.fault.code is Code.SHELL_NOT_FOUND
-                    self._sandboxes.mark(record.id, progress.digest, broken=lost)
-                started = not isinstance(outcome, ExecOutcome) or outcome.end is not End.NOT_FOUND
-                if shaped.status in NOTHING_RAN or not started:
-                    bill.give_back()
-                else:
-                    bill.end(outcome.cpu_ms if isinstance(outcome, ExecOutcome) else 0)
-            result = shape.shape_result(
-                shaped,
-                progress.frame(request, self._origin, self._clock()),
-                outcome if isinstance(outcome, ExecOutcome) else None,
-                operation.timeout_ms if isinstance(operation, ExecOperation) else None,
-            )
-            result = clean_result(result, redactor, findings)
-            if findings.invisible and isinstance(operation, ExecOperation):
-                result = keep_raw(result, outcome, operation.capture, self._artifacts)
-            return result
-
-    def _carry_out(
-        self,
-        request: ToolRequest,
-        progress: Progress,
-        record: LeaseRecord,
-        call: Prepared,
-        cancel: CancelSignal,
-        slot: Slot | None,
-    ) -> ExecOutcome | ViewOutcome | EditOutcome:
-        """Stages 6 and 7."""
-        request.mark(Stage.SANDBOX)
-        permit, operation = call.permit, call.operation
-        workspace = self._leases.workspace(record)
-        scope = path_scope(permit, request.tool)
-        bill = progress.bill
-        assert bill is not None
-        bill.began = True
-        if isinstance(operation, ViewOperation):
-            request.mark(Stage.RUN)
-            return workspace.files.view(operation, scope)
-        if isinstance(operation, EditOperation):
-            request.mark(Stage.RUN)
-            assert slot is not None
-            begun = partial(self._foreseen, progress, slot)
-            return workspace.files.edit(operation, scope, begun)
-        if operation.searches is not None:
-            workspace.files.look(operation.searches, scope)
-        assert progress.plan is not None
-        assert progress.digest is not None
-        if slot is not None and slot.record is not None:
-            slot.record = bill.noted(slot.record)
-        context = ExecContext(
-            lease_id=record.id,
-            cancel=cancel,
-            artifacts=self._artifacts,
-            tee=request.tee,
-            stdin=request.stdin,
-            cpu=bill.meter,
-            starting=None if slot is None else partial(self._starting, progress, slot),
-        )
-        env = self._secrets.environment(record) if operation.kind is Kind.COMMAND else ()
-        if env:
-            # Beside the plan, which is written down, named by its digest and shown.
-            operation = replace(operation, env=env)
-        at_most = permit.grant.per_lease.sandboxes
-        patience = Patience(cancel, operation.timeout_ms / 1000 + GRACE_S, self._claims.boottime)
-        with self._sandboxes.use(
-            workspace.tree, progress.plan, progress.digest, at_most, patience
-        ) as sandbox:
-            self._fault_point("sandbox")
-            request.mark(Stage.RUN)
-            bill.runs = slot is None
-            outcome = sandbox.execute(operation, context)
-        return outcome if bill.shortage is None else replace(outcome, shortage=bill.shortage)
-
-    def _foreseen(self, progress: Progress, slot: Slot, edit: EditOutcome) -> None:
-        """Stage 5 of an edit: what it is going to do is known here, and nothing is done yet."""
-        slot.foresee(clean_edit(edit, self._secrets.redactor(progress.lease), Findings()))
-        progress.effect_began = True
-        self._fault_point("foreseen")
-
-    def _starting(self, progress: Progress, slot: Slot, sandbox: str, guest_call: str) -> None:
-        """Stage 5 of a command: the process that is to become it is known here, and waits."""
-        assert progress.bill is not None
-        slot.start(sandbox, guest_call)
-        progress.bill.claim_id = slot.name
-        progress.effect_began = progress.bill.runs = True
-        self._fault_point("starting")
 
     def _limits(self, tool: AnyTool, record: LeaseRecord, permit: Permit) -> CallLimits:
         # Only where it is asked for: it comes of a command's plan, and what no command can be held

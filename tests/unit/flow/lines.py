@@ -10,7 +10,8 @@ from pydantic import JsonValue
 from stockade.decide.blocks import narrow
 from stockade.decide.tokens import attenuate, inspect
 from stockade.flow.auditing import Auditor
-from stockade.flow.pipeline import Pipeline, ToolRequest
+from stockade.flow.calls import ToolRequest
+from stockade.flow.pipeline import Pipeline
 from stockade.terms.fault import Code
 from stockade.terms.lease import LeaseRecord
 from stockade.terms.result import ToolResult

@@ -17,7 +17,8 @@ from pydantic import JsonValue
 from stockade.decide.chain import CLOSED, result_digest
 from stockade.decide.checks import Arguments
 from stockade.flow.auditing import Auditor, AuditSettings
-from stockade.flow.pipeline import Pipeline, ToolRequest
+from stockade.flow.calls import ToolRequest
+from stockade.flow.pipeline import Pipeline
 from stockade.flow.refusals import BURST, COUNTED_S
 from stockade.host.cancel import EventfdCancel
 from stockade.terms.audit import Acting, AuditEvent, AuditKind, AuditRecord, Checkpoint, Detail
