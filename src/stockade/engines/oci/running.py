@@ -55,12 +55,36 @@ def pump_of(
     return Pump(streams, placed.spare.fileno(), context.cancel, spools)
 
 
-def monotonic(boottime_ns: int) -> float:
+def resumed(entry: Entry, placed: Placed, context: ExecContext, timeout_ms: int) -> Begun:
+    """A call of an earlier process, with what came until now: it goes on until its own deadline and
+    for at most `timeout_ms`. Raises OSError."""
+    spools = placed.streams.spools
+    collectors = []
+    for number, spool in enumerate(spools):
+        sink = _sink_again(entry, number, spool, context)
+        collectors.append(Collector(number + 1, entry.capture, sink, None))
+    for collector, spool in zip(collectors, spools, strict=True):
+        collector.replay(spool)
+    out, err = collectors
+    return Begun(
+        placed=placed,
+        collectors=(out, err),
+        pump=pump_of(placed.streams.take(), (out, err), placed, context),
+        deadline=min(_monotonic(entry.deadline_ns), time.monotonic() + timeout_ms / 1000),
+        started=_monotonic(entry.started_ns),
+        oom_kills=entry.oom_kills,
+        pids_refused=entry.pids_refused,
+    )
+
+
+def _monotonic(boottime_ns: int) -> float:
     away_ns = boottime_ns - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     return time.monotonic() + away_ns / 1e9
 
 
-def resumed(entry: Entry, number: int, spool: Spool, context: ExecContext) -> ArtifactSink | None:
+def _sink_again(
+    entry: Entry, number: int, spool: Spool, context: ExecContext
+) -> ArtifactSink | None:
     capture, artifact_id = entry.capture, entry.artifacts[number]
     if not artifact_id:
         return None

@@ -21,6 +21,7 @@ from typing import Final
 
 from stockade.engines.oci import bombs
 from stockade.engines.oci.attempts import TRIES, Attempts
+from stockade.engines.oci.company import Company
 from stockade.engines.oci.held import template_of
 from stockade.engines.oci.journal import CallJournal, Entry
 from stockade.engines.oci.making import Placed
@@ -28,7 +29,6 @@ from stockade.engines.oci.running import (
     NAMES,
     Begun,
     id_of,
-    monotonic,
     pump_of,
     resumed,
     sink_of,
@@ -79,10 +79,9 @@ class OciSandbox:
         self._anchors = anchors
         self._on_close = on_close
         self._lock = threading.Lock()
-        self._running = 0
+        self._company = Company()
         self._leaving: set[int] = set()
         self._expected: set[int] = set()
-        self._overlapped = False
         self._closed = False
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
 
@@ -104,23 +103,16 @@ class OciSandbox:
 
     def execute(self, operation: ExecOperation, context: ExecContext) -> ExecOutcome:
         patience = Patience(context.cancel, operation.timeout_ms / 1000, time.monotonic)
-        with self._lock:
-            self._running += 1
-            self._overlapped = self._overlapped or self._running > 1
         attempts = Attempts(context)
-        try:
-            for _ in range(TRIES):
-                outcome = self._try(operation, attempts, patience)
-                if outcome is not None:
-                    return attempts.billed(outcome)
-            raise attempts.none_left()
-        except Failure as error:
-            raise attempts.told(error) from error.__cause__
-        finally:
-            with self._lock:
-                self._running -= 1
-                if not self._running:
-                    self._overlapped = False
+        with self._company:
+            try:
+                for _ in range(TRIES):
+                    outcome = self._try(operation, attempts, patience)
+                    if outcome is not None:
+                        return attempts.billed(outcome)
+                raise attempts.none_left()
+            except Failure as error:
+                raise attempts.told(error) from error.__cause__
 
     def close(self) -> None:
         with self._lock:
@@ -229,18 +221,7 @@ class OciSandbox:
         end, value, errno = verdict(how, report, context)
         if end is End.LOST:
             self._groups.kill(_KILL_TIMEOUT_S)
-        left = placed.group.members() if end in (End.EXITED, End.SIGNALED) else 0
-        ended = 0
-        if left:
-            refused = partial(self._refused_since, begun.pids_refused)
-            ended = bombs.ended(placed.group.path, refused)
-            if ended:
-                left = 0
-            else:
-                bombs.look_later(placed.group.path, refused)
-                with self._lock:
-                    self._leaving.add(placed.spare.id)
-        alone = self._running == 1 and not self._overlapped
+        left, ended = self._left(begun) if end in (End.EXITED, End.SIGNALED) else (0, 0)
         return ExecOutcome(
             end=end,
             value=value,
@@ -248,7 +229,7 @@ class OciSandbox:
             stderr=begun.collectors[1].finish(),
             wall_ms=int((time.monotonic() - begun.started) * 1000),
             cpu_ms=placed.group.cpu_ms(),
-            peak_memory_bytes=counters.peak_bytes() if alone else None,
+            peak_memory_bytes=counters.peak_bytes() if self._company.alone else None,
             oom_kills=counters.oom_kills() - begun.oom_kills,
             pids_refused=self._refused_since(begun.pids_refused),
             left_running=left,
@@ -256,6 +237,21 @@ class OciSandbox:
             kill_confirmed_ms=killed_ms,
             errno=errno,
         )
+
+    def _left(self, begun: Begun) -> tuple[int, int]:
+        """How many processes a command that is over has left running, or of a bomb that were ended."""
+        group = begun.placed.group
+        left = group.members()
+        if not left:
+            return 0, 0
+        refused = partial(self._refused_since, begun.pids_refused)
+        ended = bombs.ended(group.path, refused)
+        if ended:
+            return 0, ended
+        bombs.look_later(group.path, refused)
+        with self._lock:
+            self._leaving.add(begun.placed.spare.id)
+        return left, 0
 
     def _refused_since(self, before: int) -> int:
         with self._lock:  # the counters are closed after `_closed` is set
@@ -289,35 +285,12 @@ class OciSandbox:
         most `timeout_ms`. Raises Failure(sandbox_unavailable) when it is certain that nothing ran,
         OSError."""
         self._spares.keep(entry.number)
-        with self._lock:  # what it used of memory before is not known
-            self._running += 1
-            self._overlapped = True
-        try:
-            spools = placed.streams.spools
-            collectors = []
-            for number, spool in enumerate(spools):
-                sink = resumed(entry, number, spool, context)
-                collectors.append(Collector(number + 1, entry.capture, sink, None))
-            for collector, spool in zip(collectors, spools, strict=True):
-                collector.replay(spool)
-            out, err = collectors
-            reads = placed.streams.take()
-            begun = Begun(
-                placed=placed,
-                collectors=(out, err),
-                pump=pump_of(reads, (out, err), placed, context),
-                deadline=min(monotonic(entry.deadline_ns), time.monotonic() + timeout_ms / 1000),
-                started=monotonic(entry.started_ns),
-                oom_kills=entry.oom_kills,
-                pids_refused=entry.pids_refused,
-            )
-            return self._conclude(begun, context)
-        finally:
-            with self._lock:
-                self._running -= 1
-                if not self._running:
-                    self._overlapped = False
-            self.discard(placed)
+        with self._company:
+            self._company.mix()  # what it used of memory before is not known
+            try:
+                return self._conclude(resumed(entry, placed, context, timeout_ms), context)
+            finally:
+                self.discard(placed)
 
     def _pumped(
         self,
@@ -360,7 +333,7 @@ class OciSandbox:
             Collector(2, operation.capture, sinks[1], context.tee),
         )
         pump = pump_of(placed.streams.take(), collectors, placed, context)
-        if not self._overlapped:
+        if self._company.alone:
             counters.start_peak()
         begun = Begun(
             placed=placed,
