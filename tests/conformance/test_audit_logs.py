@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stockade.decide import signatures
-from stockade.decide.chain import Verifier
+from stockade.decide.chain_verifier import Verifier
 from stockade.ledger.audit_table import AuditTable
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.audit import AuditEvent, AuditKind, AuditLog

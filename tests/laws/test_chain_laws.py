@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from stockade.decide import signatures
 from stockade.decide.chain import (
     GENESIS,
-    Flaw,
-    Verifier,
     body_of,
     checkpoint_body,
     hash_of,
     line_of,
     make_checkpoint,
 )
+from stockade.decide.chain_verifier import Flaw, Verifier
 from stockade.terms.audit import AuditEvent, AuditKind, Link
 
 SEED = bytes(range(32))

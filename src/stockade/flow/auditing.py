@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, TypedDict, Unpack, cast
 
-from stockade.decide.chain import CLOSED, closes, genuine
+from stockade.decide.chain import CLOSED, genuine
+from stockade.decide.chain_verifier import closes
 from stockade.flow.call_events import (
     CallFacts,
     Redact,

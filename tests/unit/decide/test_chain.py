@@ -13,8 +13,6 @@ from stockade.decide import signatures
 from stockade.decide.chain import (
     CLOSED,
     GENESIS,
-    Flaw,
-    Verifier,
     body_of,
     checkpoint_body,
     genuine,
@@ -24,6 +22,7 @@ from stockade.decide.chain import (
     refer,
     result_digest,
 )
+from stockade.decide.chain_verifier import Flaw, Verifier
 from stockade.edge.refusal import refusal
 from stockade.terms.audit import AuditEvent, AuditKind, AuditLine, AuditUsage, Head, Link
 from stockade.terms.fault import Code, Fault

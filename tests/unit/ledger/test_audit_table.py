@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from stockade.decide import signatures
-from stockade.decide.chain import GENESIS, Flaw, Verifier, genuine
+from stockade.decide.chain import GENESIS, genuine
+from stockade.decide.chain_verifier import Flaw, Verifier
 from stockade.ledger.audit_table import AuditTable, first_of, links
 from stockade.ledger.store import SqliteLedger
 from stockade.terms.audit import Acting, AuditEvent, AuditKind, AuditRecord, Checkpoint

@@ -16,7 +16,8 @@ from urllib.parse import quote
 import click
 from pydantic import ValidationError
 
-from stockade.decide.chain import Verifier, genuine
+from stockade.decide.chain import genuine
+from stockade.decide.chain_verifier import Verifier
 from stockade.edge.client.audit import Checking, Report
 from stockade.ledger.audit_files import CHECKPOINT_FILE, load_checkpoint
 from stockade.ledger.audit_table import first_of, links

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
-from stockade.decide.chain import Flaw, Verifier
+from stockade.decide.chain_verifier import Flaw, Verifier
 from stockade.edge.audit_wire import AuditRecords, AuditStatus, ExportedRequest
 from stockade.edge.client.link import Link, asked
 from stockade.edge.wire import Empty
