@@ -245,6 +245,14 @@ def test_b67_a_malformed_host_is_refused_at_load(text: str) -> None:
         parse_host_pattern(text)
 
 
+def test_b67_a_host_has_253_characters_at_most() -> None:
+    longest = ".".join(["a" * 49] * 5) + ".abc"
+    assert len(longest) == 253
+    assert parse_host(longest) == longest
+    with pytest.raises(ValueError, match="253"):
+        parse_host("a" + longest)
+
+
 def test_a_wildcard_is_for_grants_only() -> None:
     with pytest.raises(ValueError, match="host"):
         parse_host("*.a.test")
@@ -371,6 +379,7 @@ def test_a_destination_has_one_spelling() -> None:
     [
         ("example.org:443", host("example.org", 443, tls=True)),
         ("Example.org.:80", host("example.org", 80)),
+        ("example.org:1,65535", host("example.org", 1, 65535)),
         ("*.example.org:443,80", host("*.example.org", 80, 443)),
         ("10.0.0.0/8:53", cidr("10.0.0.0/8", 53)),
         ("[2001:db8::/32]:443", cidr("2001:db8::/32", 443)),
@@ -392,6 +401,8 @@ def test_the_short_form_of_a_destination(text: str, item: Connect) -> None:
         "example.org:0443",
         "example.org:+80",
         "example.org:80,",
+        "example.org:80,+443",
+        "example.org:80,٤٤٣",
         "example.org:80-90",
         "example.org:٤",
         "https://example.org:443",
@@ -401,6 +412,8 @@ def test_the_short_form_of_a_destination(text: str, item: Connect) -> None:
         "[10.0.0.0/8]:53",
         "[example.org]:53",
         "[::1]:53",
+        "[2001:db8::/32:443",
+        "2001:db8::/32]:443",
         "*:443",
     ],
 )

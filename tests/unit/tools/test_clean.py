@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -12,7 +14,7 @@ from stockade.edge.refusal import refusal
 from stockade.host.policy_files import load_policy
 from stockade.terms.call import Capture
 from stockade.terms.fault import Code, Fault
-from stockade.terms.outcome import EditOutcome, End, ExecOutcome, ViewOutcome
+from stockade.terms.outcome import Captured, EditOutcome, End, ExecOutcome, ViewOutcome
 from stockade.terms.result import (
     EditData,
     GrepData,
@@ -25,7 +27,7 @@ from stockade.terms.result import (
     Warn,
 )
 from stockade.terms.secret import Secret
-from stockade.tools.clean import clean_arguments, clean_outcome, clean_result
+from stockade.tools.clean import clean_arguments, clean_edit, clean_outcome, clean_result
 from stockade.tools.definition import AnyTool, Shaped, warning
 from stockade.tools.model_text import for_model
 from stockade.tools.redact import Findings, Redactor, Tokens
@@ -91,6 +93,37 @@ def test_a_stream_is_clean_and_its_counts_are_of_what_was_printed() -> None:
     no_secret(result)
 
 
+def test_a_secret_in_standard_error_alone_is_hidden() -> None:
+    outcome = ended(End.EXITED, 1, stdout=captured(b"fine", WIDE), stderr=captured(VALUE, WIDE))
+    result = shaped(BASH, {"command": "x"}, outcome)
+    assert result.stdout is not None
+    assert result.stderr is not None
+    assert (result.stdout.text, result.stderr.text) == ("fine", "[redacted:KEY]")
+    no_secret(result)
+
+
+def test_the_context_of_a_cut_is_searched_and_never_shown() -> None:
+    cut = Captured(
+        head=b"head " + VALUE[:5],
+        tail=VALUE[-5:] + b" tail",
+        total_bytes=10_000,
+        after_head=VALUE[5:] + b" after",
+        before_tail=b"before " + VALUE[:-5],
+    )
+    clean = clean_outcome(ended(End.EXITED, 0, stdout=cut), REDACTOR, Findings())
+    assert isinstance(clean, ExecOutcome)
+    assert clean.stdout.shown == (b"head [redacted:KEY]", b"[redacted:KEY] tail")
+    beyond = replace(cut, head=b"head ", tail=b" tail", after_head=VALUE, before_tail=VALUE)
+    findings = Findings()
+    outcome = ended(End.EXITED, 0, stdout=beyond)
+    assert clean_outcome(outcome, REDACTOR, findings) is outcome
+    assert not findings.hidden
+    one_side = replace(cut, tail=b" tail", before_tail=b"")
+    clean = clean_outcome(ended(End.EXITED, 0, stdout=one_side), REDACTOR, Findings())
+    assert isinstance(clean, ExecOutcome)
+    assert clean.stdout.shown == (b"head [redacted:KEY]", b" tail")
+
+
 def test_a_view_of_a_secret_over_lines_keeps_the_numbers() -> None:
     lines = [b"k=" + LINES[0].encode() + b"\n", LINES[1].encode() + b"\n", b"end\n"]
     result = shaped(VIEW, {"path": "f"}, viewed(*lines, first=7))
@@ -115,6 +148,49 @@ def test_a_diff_whose_signs_stand_between_the_lines() -> None:
     assert result.data.diff.startswith("--- f\n+++ f\n@@ -1,2 +1,3 @@\n-[redacted:KEY]\n+x\n+")
     assert result.data.diff.count("\n") == diff.count("\n")
     no_secret(result)
+
+
+@pytest.mark.parametrize("sign", ["-", "+", " "])
+def test_a_diff_is_searched_for_credentials_without_its_signs(sign: str) -> None:
+    """A line of a key, or of wrapped base64, is one only without what stands before it."""
+    key = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQ\n" * 3
+    token = b"the token is here: ghp_" + b"a1B2c3" * 6
+    wrapped = base64.encodebytes(b"#" * 36 + token).decode()
+    for text in (key, wrapped):
+        body = "".join(sign + line for line in text.splitlines(keepends=True))
+        result = shaped(
+            EDIT,
+            {"path": "f", "old_str": "a", "new_str": "b"},
+            edited(f"@@ -1,9 +1,9 @@\n{body}"),
+            PLAIN,
+        )
+        assert isinstance(result.data, EditData)
+        assert codes(result) == {Warn.REDACTED: 1}
+        assert "MIIE" not in result.data.diff
+        assert result.data.diff.count("\n") == body.count("\n") + 1
+
+
+def test_the_names_of_files_that_were_viewed_and_changed_are_clean() -> None:
+    path = f"/workspace/{LINES[0]}\u202e"
+    viewing = shaped(VIEW, {"path": "f"}, replace(viewed(b"x\n"), path=path))
+    changed = shaped(
+        EDIT, {"path": "f", "old_str": "a", "new_str": "b"}, replace(edited("+x\n"), path=path)
+    )
+    assert isinstance(viewing.data, ViewData)
+    assert isinstance(changed.data, EditData)
+    for result, shown in ((viewing, viewing.data.path), (changed, changed.data.changed_file)):
+        assert shown.startswith("/workspace/[redacted:KEY]")
+        assert "\u202e" not in shown
+        assert codes(result) == {Warn.REDACTED: 1, Warn.MADE_VISIBLE: 1}
+        no_secret(result)
+
+
+def test_an_edit_is_recorded_with_its_path_and_a_clean_diff() -> None:
+    edit = edited(f"+{LINES[0]}\n")
+    recorded = clean_edit(edit, REDACTOR, Findings())
+    assert recorded == replace(edit, diff="+[redacted:KEY]\n")
+    named = replace(edited("+x\n"), path=f"/workspace/{LINES[0]}")
+    assert clean_edit(named, REDACTOR, Findings()) is named
 
 
 def edited(diff: str) -> EditOutcome:
@@ -145,6 +221,26 @@ def test_matches_and_names_of_a_search() -> None:
     no_secret(result)
 
 
+def test_a_credential_in_a_match_or_in_its_path_is_hidden() -> None:
+    token = "ghp_" + "a1B2c3" * 6
+    matches = [
+        GrepMatch(path=f"/workspace/{name}", line=1, column=1, text=text, cut=False)
+        for name, text in (("f", f"x = {token}"), (token, "y"))
+    ]
+    data = GrepData(
+        kind="grep_search",
+        matches=matches,
+        matches_total=2,
+        at_least=False,
+        files_with_matches=2,
+        truncated=False,
+    )
+    made = shape_result(Shaped(data=data), frame(GREP), None, None)
+    result = clean_result(made, PLAIN, Findings())
+    assert token not in result.to_json().decode()
+    assert codes(result) == {Warn.REDACTED: 2}
+
+
 def test_messages_and_details_of_a_fault() -> None:
     fault = Fault(
         Code.NO_MATCH,
@@ -170,6 +266,12 @@ def test_invisible_characters_are_shown_in_every_text_and_counted() -> None:
     assert result.stdout.text == "a<U+202E>b \x1b[31mred\x1b[0m\r\nx\ry<U+200B>\n"
     assert codes(result) == {Warn.MADE_VISIBLE: 5}  # two, two escapes and the lone return
     assert "a<U+202E>b red\ny<U+200B>" in for_model(result)
+
+    failed = ended(End.EXITED, 1, stderr=captured("\u202eb\x07\n".encode(), WIDE))
+    of_error = shaped(BASH, {"command": "x"}, failed, PLAIN)
+    assert of_error.stderr is not None
+    assert of_error.stderr.text == "<U+202E>b\x07\n"
+    assert codes(of_error) == {Warn.MADE_VISIBLE: 2}
 
     view = shaped(VIEW, {"path": "f"}, viewed(b"x\n", "y\u2066z\n".encode()), PLAIN)
     assert isinstance(view.data, ViewData)

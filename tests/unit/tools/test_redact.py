@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
+from stockade.decide.redaction_file import TokenPattern
 from stockade.host.policy_files import load_policy
 from stockade.terms.secret import Secret
 from stockade.tools.needles import needles
@@ -94,6 +95,39 @@ def test_open_ends_hide_a_part_of_eight_bytes() -> None:
     assert hide(VALUE[4:20]) == VALUE[4:20]
 
 
+def test_the_inside_of_a_secret_is_hidden_between_two_open_ends_only() -> None:
+    assert hide(VALUE[4:12], open_start=True, open_end=True) == b"[redacted:NAME]"
+    assert hide(VALUE[4:11], open_start=True, open_end=True) == VALUE[4:11]
+    assert hide(VALUE[4:20], open_start=True) == VALUE[4:20]
+    assert hide(VALUE[4:20], open_end=True) == VALUE[4:20]
+    made = redactor(b"a-line-as-long-as-a-part\nas-short")
+    inside = made.hide(b"line-as-long", Findings(), open_start=True, open_end=True)
+    assert inside == b"[redacted:NAME]"
+
+
+def test_nothing_of_a_secret_at_either_end_is_left() -> None:
+    assert hide(VALUE + b" x") == b"[redacted:NAME] x"
+    assert hide(b"x " + VALUE) == b"x [redacted:NAME]"
+    assert hide(VALUE) == b"[redacted:NAME]"
+
+
+def test_a_window_shows_what_is_in_it_and_a_sign_for_a_secret_that_reaches_into_it() -> None:
+    made, data = redactor(), b"abc" + VALUE + b"def"
+    start, end = 3, 3 + len(VALUE)
+    for first in range(len(data) + 1):
+        for last in range(first + 1, len(data) + 1):
+            sign = b"[redacted:NAME]" if first < end and last > start else b""
+            expected = data[first : min(last, start)] + sign + data[max(first, end) : last]
+            assert made.hide(data, Findings(), shown=(first, last)) == expected, (first, last)
+
+
+def test_a_string_may_be_cut_on_both_sides_unless_it_is_whole() -> None:
+    made, inside = redactor(), VALUE[4:20].decode()
+    for text in (inside, f"x {VALUE[:12].decode()}", f"{VALUE[-12:].decode()} x"):
+        assert "[redacted:NAME]" in made.text(text, Findings())
+        assert made.text(text, Findings(), part=False) == text
+
+
 def test_lines_of_a_secret_with_several_are_hidden_one_by_one() -> None:
     lines = b"first-line-of-it\nsecond-line-of-it\nx\n"
     made = redactor(lines)
@@ -106,6 +140,22 @@ def test_lines_keep_their_number_and_ends() -> None:
     lines = [b"a\r\n", b"x=first-line-of-it\r\n", b"second-line-of-it;\r\n", b"b"]
     shown = made.lines(lines, Findings(), apart=False)
     assert shown == [b"a\r\n", b"x=[redacted:NAME]\r\n", b";\r\n", b"b"]
+
+
+def test_lines_from_somewhere_in_a_file_are_open_at_both_ends() -> None:
+    lines = [VALUE[-12:] + b"\n", b"x " + VALUE[4:20] + b"\n", b"y " + VALUE[:12]]
+    sign = b"[redacted:NAME]"
+    together = redactor().lines(lines, Findings(), apart=False)
+    assert together == [sign + b"\n", lines[1], b"y " + sign]
+    one = [VALUE[4:20] + b"\n"]
+    assert redactor().lines(one, Findings(), apart=False) == [sign + b"\n"]
+
+
+def test_where_something_may_be_missing_between_lines_each_is_open_at_both_ends() -> None:
+    lines = [b"a\n", VALUE[4:20] + b"\n", b"x " + VALUE[:12] + b"\n", VALUE[-12:] + b" y\n"]
+    sign = b"[redacted:NAME]"
+    shown = redactor().lines([*lines, b"b\n"], Findings(), apart=True)
+    assert shown == [b"a\n", sign + b"\n", b"x " + sign + b"\n", sign + b" y\n", b"b\n"]
 
 
 def test_overlapping_secrets_leave_nothing_between() -> None:
@@ -143,6 +193,30 @@ def test_credentials_are_found_by_their_form(kind: str) -> None:
             shown = PLAIN.hide(encode(b"#" * shift + example + b" tail"), Findings())
             assert marker in shown
             assert len(shown) < len(marker) + 16
+
+
+@pytest.mark.parametrize("shift", range(3))
+@pytest.mark.parametrize("before", range(4))
+@pytest.mark.parametrize("tail", [b"", b" t", b" ta", b" tail"])
+def test_of_base64_exactly_what_holds_a_bit_of_the_credential_is_hidden(
+    shift: int, before: int, tail: bytes
+) -> None:
+    """Base64 may begin at any character: `before` are others of its alphabet in front of it."""
+    example = EXAMPLES["github_token"].encode()
+    encoded = base64.b64encode(b"#" * shift + example + tail)
+    first, last = shift * 8 // 6, -(-(shift + len(example)) * 8 // 6)
+    shown = PLAIN.hide(b"/" * before + encoded + b"\n", Findings())
+    kept = (b"/" * before + encoded[:first], encoded[last:] + b"\n")
+    assert shown == b"[redacted:github_token]".join(kept)
+
+
+def test_base64_is_found_in_both_alphabets() -> None:
+    odd = TokenPattern(kind="odd", begins=("?>?>",), pattern=r"\?>\?>[0-9]{4}", reason="of a test")
+    made = Redactor(Tokens([odd]))
+    for shift in range(3):
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            shown = made.hide(encode(b"#" * shift + b"?>?>1234" + b" tail"), Findings())
+            assert b"[redacted:odd]" in shown, (shift, encode)
 
 
 @pytest.mark.parametrize(
