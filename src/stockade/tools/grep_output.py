@@ -91,7 +91,7 @@ class _File:
 
 def parse_matches(captured: Captured) -> Matches:
     """Never raises: what is no record of ripgrep's counts as missing."""
-    cut = captured.total_bytes > len(captured.head) + len(captured.tail)
+    cut = not captured.whole
     raw = captured.head if cut else captured.head + captured.tail
     lines = raw.split(b"\n")
     # The last piece is empty, or a record whose end is missing.

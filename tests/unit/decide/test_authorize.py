@@ -243,6 +243,9 @@ def test_allowed_path_takes_resolved_paths_only(grant: Grant) -> None:
         "/workspace//a",
         "/workspace/./a",
         "/workspace/..",
+        "/workspace/a\n",
+        r"/workspace/\x61",
+        r"/workspace/.git/\x68ooks",  # another spelling of what is denied
     ):
         assert not allowed_path(scope, path, "read")
         assert not allowed_path(scope, path, "write")

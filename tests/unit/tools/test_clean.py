@@ -212,12 +212,14 @@ def test_matches_and_names_of_a_search() -> None:
         files_with_matches=2,
         truncated=True,
     )
-    items = Items(completed=1, failed=1, errors=[ItemError(code="x", item=LINES[0], message="m")])
+    items = Items(
+        completed=1, failed=1, errors=[ItemError(code="x", item=LINES[0], message=LINES[1])]
+    )
     shape = Shaped(data=data, items=items, warnings=(warning(Warn.SKIPPED, f"not {LINES[1]}"),))
     result = clean_result(shape_result(shape, frame(GREP), None, None), REDACTOR, Findings())
     assert isinstance(result.data, GrepData)
     assert result.data.matches[0].path == "/workspace/[redacted:KEY]"
-    assert codes(result) == {Warn.SKIPPED: 1, Warn.REDACTED: 4}
+    assert codes(result) == {Warn.SKIPPED: 1, Warn.REDACTED: 5}
     no_secret(result)
 
 
@@ -239,6 +241,19 @@ def test_a_credential_in_a_match_or_in_its_path_is_hidden() -> None:
     result = clean_result(made, PLAIN, Findings())
     assert token not in result.to_json().decode()
     assert codes(result) == {Warn.REDACTED: 2}
+
+
+def test_of_many_names_that_were_hidden_eight_are_named() -> None:
+    names = [f"KEY_{n}" for n in range(10)]
+    made = Redactor(
+        TOKENS, [Secret("ls", n, f"the-value-of-{n}".encode(), True, 0.0) for n in names]
+    )
+    for count, said in ((8, "KEY_6, KEY_7"), (10, "KEY_6, KEY_7 and 2 more")):
+        fault = Fault(Code.NO_MATCH, " ".join(f"the-value-of-{n}" for n in names[:count]))
+        result = clean_result(fault_result(fault, frame(EDIT)), made, Findings())
+        assert codes(result) == {Warn.REDACTED: count}
+        assert result.warnings[0].message.startswith("hidden from this result: KEY_0, KEY_1, ")
+        assert result.warnings[0].message.endswith(said)
 
 
 def test_messages_and_details_of_a_fault() -> None:
@@ -272,6 +287,7 @@ def test_invisible_characters_are_shown_in_every_text_and_counted() -> None:
     assert of_error.stderr is not None
     assert of_error.stderr.text == "<U+202E>b\x07\n"
     assert codes(of_error) == {Warn.MADE_VISIBLE: 2}
+    assert "control characters are in the output" in of_error.warnings[0].message
 
     view = shaped(VIEW, {"path": "f"}, viewed(b"x\n", "y\u2066z\n".encode()), PLAIN)
     assert isinstance(view.data, ViewData)

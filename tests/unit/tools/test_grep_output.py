@@ -52,6 +52,9 @@ def test_every_cut_gives_lower_bounds_and_never_a_guess() -> None:
         assert found.at_least
         assert found.total <= 5
         assert len(found.shown) == found.total
+        # What was kept of the end is not put behind the cut: there both would be one record.
+        ends = Capture(size, (len(raw) - size) // 2, 0)
+        assert parse_matches(captured(raw, ends)) == found
 
 
 def test_a_search_without_a_summary_did_not_finish() -> None:
