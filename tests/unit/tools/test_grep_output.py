@@ -14,7 +14,7 @@ from stockade.terms.fault import Code, Status
 from stockade.terms.outcome import End
 from stockade.tools import catalog
 from stockade.tools.grep_messages import parse_messages
-from stockade.tools.grep_output import MAX_LINE_BYTES, around, parse_matches
+from stockade.tools.grep_output import MAX_LINE_BYTES, MAX_TEXT_BYTES, around, parse_matches
 from tests.unit.tools.support import GREP, captured, ended
 
 ALL = Capture(1 << 20, 0, 0)
@@ -75,12 +75,36 @@ def test_parsers_are_total(raw: bytes) -> None:
         b'{"type":"match","data":{"path":{"bytes":"%%%"},"lines":{"text":"x"},"line_number":1}}',
         b'{"type":"match","data":{"path":{"text":"a"},"lines":{"bytes":"a"},"line_number":1}}',
         b'{"type":"match","data":{"path":{"text":"a"},"line_number":"1"}}',
+        b'{"type":"match","data":{"path":{"text":"a"},"lines":{"text":"x"}}}',
     ],
 )
 def test_a_record_that_can_not_be_read_is_counted_not_shown(line: bytes) -> None:
-    begin = b'{"type":"begin","data":{"path":{"text":"/workspace/a"}}}\n'
-    found = parse_matches(captured(begin + line + b"\n" + SUMMARY, ALL))
-    assert (found.shown, found.total, found.unshowable) == ((), 1, 1)
+    begin, good, end = records("/workspace/a", 1).splitlines(keepends=True)
+    found = parse_matches(captured(begin + line + b"\n" + good + end + SUMMARY, ALL))
+    assert ([m.text for m in found.shown], found.total, found.unshowable) == (["x"], 2, 1)
+
+
+def test_records_without_their_file_are_none() -> None:
+    _, match, end = records("/workspace/a", 1).splitlines(keepends=True)
+    for line in (match, end.replace(b"null", b"7"), b'{"type":"end"}\n'):
+        found = parse_matches(captured(line + SUMMARY, ALL))
+        assert (found.shown, found.total, found.files, found.binary) == ((), 0, 0, 0)
+
+
+def test_a_match_is_where_its_first_part_begins() -> None:
+    begin, match, end = records("/workspace/a", 1).splitlines(keepends=True)
+    several = match.replace(b'"start":0', b'"start":3').replace(b"]", b',{"start":7}]')
+    none = match.replace(b'{"start":0,"end":1}', b"")
+    found = parse_matches(captured(begin + several + none + end + SUMMARY, ALL))
+    assert [m.column for m in found.shown] == [4, 1]
+
+
+def test_texts_are_shown_up_to_their_bound() -> None:
+    line = b"x" * 256
+    raw = records("/workspace/a", 130).replace(b"x\\n", line)
+    found = parse_matches(captured(raw + SUMMARY, ALL))
+    assert len(found.shown) == MAX_TEXT_BYTES // len(line) == 128
+    assert found.total == 130
 
 
 def test_a_name_does_not_make_a_binary_file_text() -> None:
@@ -89,6 +113,8 @@ def test_a_name_does_not_make_a_binary_file_text() -> None:
     raw = raw.replace(b'"binary_offset":null}}', b'"binary_offset":7}}')
     found = parse_matches(captured(raw + SUMMARY, ALL))
     assert (found.binary, found.shown) == (1, ())
+    found = parse_matches(captured(records("/workspace/a", 1) + raw + SUMMARY, ALL))
+    assert (found.binary, [m.path for m in found.shown]) == (1, ["/workspace/a"])
 
 
 @given(st.text(min_size=1, max_size=3), st.integers(200, 900), st.integers(0, 10_000))
@@ -99,6 +125,36 @@ def test_a_long_line_is_cut_on_character_borders(unit: str, times: int, start: i
     if "\ufffd" not in unit:
         assert "\ufffd" not in text
     assert len(text.encode()) <= MAX_LINE_BYTES + 60
+
+
+def test_of_a_long_line_the_part_around_the_match_is_shown_and_the_rest_counted() -> None:
+    raw = "".join(f"{n:04}" for n in range(300)).encode()
+    size = len(raw)
+    for start, first in (
+        (0, 0),
+        (150, 0),
+        (151, 1),
+        (600, 450),
+        (size - 350, 700),
+        (size - 1, 700),
+    ):
+        left = size - first - MAX_LINE_BYTES
+        shown = raw[first : first + MAX_LINE_BYTES].decode()
+        before = f"[{first} bytes cut] " if first else ""
+        after = f" [{left} bytes cut]" if left else ""
+        assert around(raw, start) == (before + shown + after, True)
+        assert around(raw + b"\r\n", start) == (before + shown + after, True)
+    assert around(raw[:MAX_LINE_BYTES], 499) == (raw[:MAX_LINE_BYTES].decode(), False)
+
+
+def test_what_a_cut_takes_of_a_character_is_counted_as_cut() -> None:
+    raw = "€".encode() * 400
+    for start in range(600, 606):
+        text, _ = around(raw, start)
+        before, _, rest = text.removeprefix("[").partition(" bytes cut] ")
+        shown, _, after = rest.removesuffix(" bytes cut]").partition(" [")
+        assert set(shown) == {"€"}
+        assert int(before) + len(shown.encode()) + int(after) == len(raw)
 
 
 def test_other_versions_of_the_program_are_understood() -> None:
