@@ -108,7 +108,7 @@ class Verifier:
             )
         if self._due is AuditKind.CHECKPOINT:
             return Flaw(self.last, _ADDED)
-        if self._whole and self.first > 1 and self._dropped < self.first - 1:
+        if self._whole and self._dropped < self.first - 1:
             return Flaw(self.first - 1, "is missing, and no signed record says that it was dropped")
         return None
 
@@ -135,7 +135,7 @@ class Verifier:
         known = self._known.get(link.seq)
         if known is not None and known != link.hash.hex():
             return Flaw(link.seq, "is not the one that a checkpoint signs")
-        if first and link.seq > 1 and self.sealed != link.seq - 1:
+        if first and self.sealed != link.seq - 1:
             return Flaw(
                 link.seq, "is the first one here and no checkpoint: nothing says what was before it"
             )

@@ -32,19 +32,15 @@ def for_model(result: ToolResult, budget: int = DEFAULT_BUDGET) -> str:
     if budget < 0:
         raise ValueError("a budget can't be negative")
     head = "\n".join([_verdict(result), *_advice(result)])
-    notes = "\n".join(_notes(result))
-    bodies = _bodies(result)
+    notes, bodies = _notes(result), _bodies(result)
     tag = result.request_id[-_TAG_CHARS:]
-    fixed = len(head) + len(notes) + 2
-    fixed += sum(len(_fenced(label, "", tag)) + 2 for label, _ in bodies)
-    texts = _fit([text for _, text in bodies], budget - fixed)
-    parts = [head]
-    parts += [
+    empty = [_fenced(label, "", tag) for label, _ in bodies]
+    room = budget - len("\n".join([head, *empty, *notes]))
+    texts = _fit([text for _, text in bodies], room)
+    fenced = [
         _fenced(label, text, tag) for (label, _), text in zip(bodies, texts, strict=True) if text
     ]
-    if notes:
-        parts.append(notes)
-    return cut("\n".join(parts), budget)
+    return cut("\n".join([head, *fenced, *notes]), budget)
 
 
 def as_model(tool: AnyTool) -> str:

@@ -28,7 +28,6 @@ from stockade.tools.needles import FRAGMENT_BYTES, WHITE_SPACE, needles, squeeze
 # The bytes behind a cut that are searched with what is shown: the longest credential but some keys.
 CONTEXT_BYTES: Final = 4096
 _BASE64: Final = "[A-Za-z0-9+/_-]*"
-_NOTHING: Final = r"[^\x00-\xff]"
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 _MIN_LITERAL: Final = 3
 
@@ -44,9 +43,9 @@ class Tokens:
 
     def __init__(self, patterns: Sequence[TokenPattern]) -> None:
         self._kinds = [(each.kind, byte_scanner(each.pattern)) for each in patterns]
-        whole = "|".join(f"(?:{each.pattern})" for each in patterns) or _NOTHING
+        whole = "|".join(f"(?:{each.pattern})" for each in patterns)
         hints = {hint for each in patterns for begin in each.begins for hint in _hints(begin)}
-        hint = "|".join(map(literal, sorted(hints))) or _NOTHING
+        hint = "|".join(map(literal, sorted(hints)))
         self._any = byte_scanner(whole)
         self._hint = byte_scanner(hint)
         self._either = byte_scanner(f"{whole}|{hint}")
@@ -106,7 +105,7 @@ class Redactor:
             form[-FRAGMENT_BYTES:] for form in forms
         }
         # One search that says of most texts that no secret begins or ends in them.
-        self._ends = byte_scanner("|".join(map(literal, sorted(ends))) or _NOTHING)
+        self._ends = byte_scanner("|".join(map(literal, sorted(ends))))
         self._longest = max(map(len, forms), default=0)
 
     def passes(self, text: str) -> bool:

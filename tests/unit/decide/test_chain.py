@@ -22,7 +22,7 @@ from stockade.decide.chain import (
     refer,
     result_digest,
 )
-from stockade.decide.chain_verifier import Flaw, Verifier
+from stockade.decide.chain_verifier import Flaw, Verifier, closes
 from stockade.edge.refusal import refusal
 from stockade.terms.audit import AuditEvent, AuditKind, AuditLine, AuditUsage, Head, Link
 from stockade.terms.fault import Code, Fault
@@ -134,7 +134,7 @@ def test_a_whole_chain_is_fine_and_says_who_signed() -> None:
     for link in chain_of(9, checkpoints=(4, 8)):
         assert verifier.add(link) is None
     assert verifier.end() is None
-    assert (verifier.first, verifier.last, verifier.sealed) == (1, 9, 7)
+    assert (verifier.first, verifier.last, verifier.sealed, verifier.count) == (1, 9, 7, 9)
     assert verifier.signers == {KEY.hex()}
 
 
@@ -143,6 +143,35 @@ def test_an_empty_chain_is_fine_unless_something_was_known_of_it() -> None:
     assert verified([], known={3: "0" * 64}) == Flaw(
         1, "is missing: a checkpoint signs records up to 3"
     )
+
+
+def test_every_byte_of_a_record_counts() -> None:
+    """Also where what comes after it follows the hash that it says it has."""
+    lines = [line_of(link) for link in chain_of(4, checkpoints=(4,))]
+    for at in range(len(lines[1])):
+        changed = bytearray(lines[1])
+        changed[at] ^= 1
+        verifier = Verifier(keys=frozenset({KEY.hex()}))
+        given = (lines[0], bytes(changed), *lines[2:])
+        flaw = next(filter(None, map(verifier.add_line, given)), None)
+        assert flaw is not None, at
+        assert flaw.seq == 2
+    links = chain_of(2)
+    other = links[0].body.replace("acme", "evil")
+    assert verified([Link(1, GENESIS, links[0].hash, other), links[1]]) == Flaw(
+        1, "was changed: its hash is not its own"
+    )
+
+
+def test_the_first_record_follows_nothing_and_each_says_its_own_number() -> None:
+    body = chain_of(1)[0].body
+    before = bytes(range(32))
+    flaw = verified([Link(1, before, hash_of(before, body), body)])
+    assert flaw == Flaw(1, "is the first one and follows another")
+    first, second = chain_of(2)
+    body = second.body.replace('"seq":2', '"seq":3')
+    odd = Link(2, first.hash, hash_of(first.hash, body), body)
+    assert verified([first, odd]) == Flaw(2, "is no record of this format")
 
 
 def test_everything_made_anew_after_a_change_meets_the_checkpoint() -> None:
@@ -164,6 +193,18 @@ def test_a_forger_with_a_key_of_its_own_meets_the_known_key() -> None:
     assert flaw is not None
     assert flaw.seq == 5
     assert "unknown key" in flaw.reason
+
+
+def test_a_forger_without_the_key_can_not_sign_what_he_made() -> None:
+    links = chain_of(4, change=2)
+    end = links[-1]
+    for seq, seed in ((4, OTHER), (3, SEED), (5, SEED)):
+        made = make_checkpoint(seq, end.hash, 5, KEY, lambda data, s=seed: signatures.sign(s, data))
+        body = checkpoint_body(made).replace(f'"seq":{seq + 1}', '"seq":5')
+        flaw = verified([*links, Link(5, end.hash, hash_of(end.hash, body), body)])
+        assert flaw is not None
+        assert flaw.seq == 5
+        assert "that does not fit" in flaw.reason
 
 
 def test_everything_made_anew_without_any_checkpoint_meets_one_that_was_kept() -> None:
@@ -198,6 +239,14 @@ def test_a_beginning_is_missing_unless_a_record_says_that_it_was_dropped() -> No
     assert verified(links, whole=True) is None
 
 
+def test_one_record_that_is_missing_at_the_beginning_is_missed() -> None:
+    rest = chain_of(3, checkpoints=(2,))[1:]
+    assert verified(rest) is None
+    flaw = verified(rest, whole=True)
+    assert flaw is not None
+    assert flaw.seq == 1
+
+
 def test_a_daemon_that_missed_records_at_its_start_said_so() -> None:
     links = chain_of(3)
     body = body_of(event(kind=AuditKind.DAEMON_STARTED, detail={"missing_through": 9}), 4)
@@ -209,6 +258,16 @@ def test_a_daemon_that_missed_records_at_its_start_said_so() -> None:
 
 STOP = event(kind=AuditKind.DAEMON_STOPPED, detail={CLOSED: True})
 START = event(kind=AuditKind.DAEMON_STARTED)
+
+
+def test_the_last_record_of_a_process_says_that_it_is() -> None:
+    assert closes(body_of(STOP, 1))
+    for made in (START, event(detail={CLOSED: True})):
+        assert not closes(body_of(made, 1))
+    for detail in (None, {CLOSED: False}, {CLOSED: 1}, {"other": True}):
+        assert not closes(body_of(event(kind=AuditKind.DAEMON_STOPPED, detail=detail), 1))
+    for text in ("", "[]", "null", "{}"):
+        assert not closes(text)
 
 
 def followed(stop: AuditEvent, *behind: AuditEvent | None) -> Flaw | None:

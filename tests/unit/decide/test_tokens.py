@@ -27,7 +27,7 @@ def test_a_minted_token_gives_its_permit(root: Block, ring: KeyRing, now: int) -
     permit = verify(mint(ring, "k1", root), ring, now)
     assert (permit.tenant, permit.trajectory) == ("acme", "run-1")
     assert permit.grant.scope == root.scope
-    assert (permit.lease_id, permit.generation) == (None, None)
+    assert (permit.lease_id, permit.generation, permit.bound_at) == (None, None, None)
     assert permit.not_after_s == root.not_after_s
     assert len(permit.chain) == 1
     assert len(permit.chain[0]) == 32

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from stockade.terms.call import Capture
 from stockade.terms.fault import Code, Fault
 from stockade.terms.outcome import End
-from stockade.terms.result import GrepData, GrepMatch, ToolResult
+from stockade.terms.result import GrepData, GrepMatch, ToolResult, Warn
 from stockade.tools import catalog
-from stockade.tools.definition import Shaped
-from stockade.tools.model_text import as_model, for_model
+from stockade.tools.definition import Shaped, warning
+from stockade.tools.model_text import as_model, cut, for_model
 from stockade.tools.shape import fault_result, shape_result
 from tests.unit.tools.support import BASH, GREP, captured, ended, frame
 
@@ -47,6 +47,60 @@ def test_head_and_tail_survive_a_tight_budget() -> None:
     assert "LAST" in text
     assert "trace" in text
     assert "cut here" in text
+
+
+def test_every_fence_is_closed_and_every_note_is_whole_in_whatever_room_there_is() -> None:
+    outcome = ended(
+        End.EXITED, 1, stdout=captured(b"o" * 400, ALL), stderr=captured(b"e" * 90, ALL)
+    )
+    coerced = frame(BASH, coerced=("timeout_ms",))
+    result = shape_result(BASH.shape(COMMAND, outcome), coerced, outcome, 30_000)
+    whole = for_model(result)
+    frames = len(whole) - 400 - 90
+    for budget in range(frames, len(whole)):
+        text = for_model(result, budget)
+        assert len(text) <= budget
+        if text.count("\n<<< std") == 2:
+            assert len(text) == budget
+        assert text.startswith("failed: exit status 1\n")
+        assert text.count("\n<<< std") == text.count("\n>>> deadbeef\n")
+        assert text.endswith("\nnote: timeout_ms: text was read as its value (coerced, 1)")
+    assert for_model(result, len(whole)) == whole
+
+
+def test_a_text_is_cut_to_exactly_its_room_with_both_its_ends() -> None:
+    text = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
+    mark = "\n[... 300 characters, cut here ...]\n"
+    for room in range(300):
+        shown = cut(text, room)
+        assert len(shown) == room
+        if room < len(mark) + 2:
+            assert shown == text[:room]
+            continue
+        head, _, tail = shown.partition(mark)
+        assert text.startswith(head)
+        assert text.endswith(tail)
+        assert 0 <= len(head) - len(tail) <= 1
+    assert cut(text, 300) == text
+    assert cut(text, -1) == ""
+
+
+def test_the_verdict_names_the_signal_and_a_stored_result() -> None:
+    outcome = ended(End.SIGNALED, 9)
+    killed = shape_result(BASH.shape(COMMAND, outcome), frame(BASH), outcome, 30_000)
+    assert for_model(killed).splitlines()[0].endswith("ended by SIGKILL")
+    again = ran().model_copy(update={"replayed": True})
+    assert for_model(again) == "succeeded: exit status 0, (stored result of the same call)"
+
+
+def test_of_many_notes_six_are_shown_and_the_rest_counted() -> None:
+    for count, last in ((6, "note: w5 (skipped, 1)"), (8, "note: 2 more")):
+        notes = tuple(warning(Warn.SKIPPED, f"w{n}") for n in range(count))
+        shaped = shape_result(Shaped(warnings=notes), frame(BASH), None, None)
+        lines = for_model(shaped).splitlines()
+        assert lines[1] == "note: w0 (skipped, 1)"
+        assert lines[6] == "note: w5 (skipped, 1)"
+        assert lines[-1] == last
 
 
 def test_b21_progress_bars_and_colours_do_not_reach_a_model() -> None:

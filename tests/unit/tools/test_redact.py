@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from urllib.parse import quote
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -60,6 +61,7 @@ def hide(data: bytes, *, open_start: bool = False, open_end: bool = False) -> by
         VALUE.hex(" ").upper().encode(),
         quote(VALUE, safe="").encode(),
         quote(VALUE).encode(),
+        quote_plus(VALUE).encode(),
         json.dumps(VALUE.decode()).encode(),
         VALUE.replace(b" ", b"\n"),
     ],
@@ -72,6 +74,41 @@ def test_every_form_is_found(form: bytes) -> None:
     assert shown.startswith(b"before ")
     assert shown.endswith(b" after")
     assert findings.hidden["NAME"] >= 1
+
+
+def test_no_character_of_a_form_is_left() -> None:
+    text = 'pa"ss\\word+w\u00e9\u00e9th & ~more~'
+    value = text.encode()
+    made = redactor(value)
+    for form in (
+        value,
+        value.hex().encode(),
+        value.hex().upper().encode(),
+        quote(value, safe="").encode(),
+        quote_plus(value).encode(),
+        json.dumps(text)[1:-1].encode(),
+        json.dumps(text, ensure_ascii=False)[1:-1].encode(),
+    ):
+        assert made.hide(b"<" + form + b">", Findings()) == b"<[redacted:NAME]>", form
+
+
+def test_the_shortest_secret_and_one_of_short_lines_are_hidden() -> None:
+    assert redactor(b"8-bytes!").hide(b"a 8-bytes! b", Findings()) == b"a [redacted:NAME] b"
+    short = b"\xff123\n\xfe567\n\xfd9ab"
+    assert redactor(short).hide(b"<" + short + b">", Findings()) == b"<[redacted:NAME]>"
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+@pytest.mark.parametrize("before", range(3))
+@pytest.mark.parametrize("after", range(3))
+def test_of_base64_exactly_what_stands_for_the_secret_alone_is_hidden(
+    encode: Callable[[bytes], bytes], before: int, after: int
+) -> None:
+    value = b"~~~???>>>key-with-odd~~~???>>>"
+    encoded = encode(b"#" * before + value + b"#" * after)
+    first, last = -(-before * 8 // 6), (before + len(value)) * 8 // 6
+    shown = redactor(value).hide(encoded, Findings())
+    assert shown == encoded[:first] + b"[redacted:NAME]" + encoded[last:]
 
 
 @pytest.mark.parametrize("before", [b"", b"x", b"xy", b"xyz"])
@@ -195,7 +232,7 @@ def test_credentials_are_found_by_their_form(kind: str) -> None:
             assert len(shown) < len(marker) + 16
 
 
-@pytest.mark.parametrize("shift", range(3))
+@pytest.mark.parametrize("shift", [0, 1, 2, 7])
 @pytest.mark.parametrize("before", range(4))
 @pytest.mark.parametrize("tail", [b"", b" t", b" ta", b" tail"])
 def test_of_base64_exactly_what_holds_a_bit_of_the_credential_is_hidden(
