@@ -95,6 +95,10 @@ def test_depth_is_bounded_exactly(open_: bytes, close: bytes) -> None:
     deeper = MAX_DEPTH + 1
     assert code_of(open_ * deeper + b"1" + close * deeper) is Code.MALFORMED_JSON
     assert code_of(open_ * 200_000) is Code.MALFORMED_JSON
+    # An escape has the value walked through, whatever number of brackets there is.
+    escaped = b'"\\u0061"'
+    assert code_of(open_ * MAX_DEPTH + escaped + close * MAX_DEPTH) is None
+    assert code_of(open_ * deeper + escaped + close * deeper) is Code.MALFORMED_JSON
 
 
 def test_brackets_in_strings_are_not_depth() -> None:

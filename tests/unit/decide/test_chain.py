@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import rfc8785
@@ -199,7 +200,7 @@ def test_a_forger_without_the_key_can_not_sign_what_he_made() -> None:
     links = chain_of(4, change=2)
     end = links[-1]
     for seq, seed in ((4, OTHER), (3, SEED), (5, SEED)):
-        made = make_checkpoint(seq, end.hash, 5, KEY, lambda data, s=seed: signatures.sign(s, data))
+        made = make_checkpoint(seq, end.hash, 5, KEY, partial(signatures.sign, seed))
         body = checkpoint_body(made).replace(f'"seq":{seq + 1}', '"seq":5')
         flaw = verified([*links, Link(5, end.hash, hash_of(end.hash, body), body)])
         assert flaw is not None

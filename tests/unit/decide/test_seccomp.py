@@ -192,6 +192,13 @@ def test_some_answers(compiled: OciSeccomp, name: str, errno: int) -> None:
         (b'"syscalls": ["clone3"]', b'"syscalls": ["Clone3"]', "pattern"),
         (b'"answer": "absent"', b'"answer": "log"', "allow"),
         (b'"value": 131072,', b'"value": 131073,', "power of two"),
+        (b'"value": 33554432', b'"value": 131072', "clone: a value is named twice"),
+        (b'"UNAME26", "value": 131072', b'"UNAME26", "value": 8', "personality: .* named twice"),
+        (
+            b'"value": 131072,',
+            b'"also": {"arg": 1, "value": 1}, "value": 131072,',
+            "only the form 'only' takes a second argument",
+        ),
         (b'"errno": "EPERM"', b'"errno": "EINVAL"', "EPERM"),
         (b'"version": 1', b'"version": 2', "version"),
         (b'"version": 1', b'"version": 1, "version": 1', "twice"),

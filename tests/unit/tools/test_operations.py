@@ -12,6 +12,7 @@ from stockade.terms.fault import Code, Failure
 from stockade.terms.plan import Kind
 from stockade.tools import catalog
 from stockade.tools.definition import AnyTool, CallLimits
+from stockade.tools.program import MAX_TOTAL_BYTES
 from tests.unit.tools.support import BASH, EDIT, GREP, LIMITS, RUN, VIEW
 
 
@@ -91,6 +92,24 @@ def test_run_looks_along_the_path_of_the_sandbox() -> None:
     with pytest.raises(Failure) as caught:
         program(RUN, CallLimits(1000, 0), argv=["ls"])
     assert caught.value.fault.code is Code.COMMAND_NOT_FOUND
+
+
+def test_a_program_is_looked_for_in_absolute_directories_only() -> None:
+    path = (b"", b".", b"bin", b"../x", b"/usr/bin")
+    assert program(RUN, CallLimits(1000, 0, path), argv=["ls"]).paths == (b"/usr/bin/ls",)
+
+
+def test_arguments_of_all_sizes_have_one_sum() -> None:
+    """Each takes its bytes, a NUL and a pointer, as execve(2) counts."""
+    most = ["a" * 100_000] * (MAX_TOTAL_BYTES // 100_009)
+    last = MAX_TOTAL_BYTES - len(most) * 100_009 - 9
+    assert program(RUN, argv=[*most, "b" * last]).argv[-1] == b"b" * last
+    with pytest.raises(Failure) as caught:
+        program(RUN, argv=[*most, "b" * (last + 1)])
+    assert caught.value.fault.code is Code.ARGUMENT_TOO_LARGE
+    with pytest.raises(Failure) as caught:
+        program(RUN, argv=[""])
+    assert caught.value.fault.code is Code.INVALID_ARGUMENT
 
 
 def test_run_without_a_limit_has_the_capabilitys() -> None:
