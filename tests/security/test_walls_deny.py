@@ -283,6 +283,29 @@ def test_deny_holds_where_a_part_of_the_tree_is_executable(oci_world: OciWorld) 
             assert made.run(f"cp /usr/bin/true {place}/t && {place}/t").value == status, place
 
 
+def test_deny_holds_where_the_executable_part_itself_is_denied(oci_world: OciWorld) -> None:
+    grant = grant_for(
+        oci_world,
+        Profile.AGENT,
+        execute=("/usr", "/workspace/p/q/run", "/workspace/p/o/x/run"),
+        deny=("/workspace/p/q/run", "/workspace/p/o/x"),
+    )
+    with leased(oci_world) as tree, entered(oci_world, grant, tree) as made:
+        made.run("mkdir -p other/q/run").value  # noqa: B018
+        for act in (
+            "echo x > p/q/run/f",
+            "echo x > p/o/x/run/f",
+            "mv p/q/run p/q/away",
+            "mv p/q p/away",
+            "mv p/o p/away",
+            "mv p away",
+            f"{EXCHANGE} p other",
+            f"{EXCHANGE} p/q other/q",
+        ):
+            assert made.run(act).value not in (0, 127, None), act
+        assert made.run("echo x > p/q/f && mv other/q other/away && mv other o").value == 0
+
+
 def test_deny_holds_where_its_tree_lies_in_a_private_tmp(oci_world: OciWorld) -> None:
     trees = ("/workspace", "/tmp/x/y")
     grant = grant_for(

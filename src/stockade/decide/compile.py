@@ -225,9 +225,10 @@ def _innermost(path: str, trees: Iterable[TreeMount]) -> TreeMount | None:
 
 
 def _deny_inside(deny: tuple[str, ...], trees: tuple[TreeMount, ...]) -> tuple[str, ...]:
-    """The denied paths that lie in a writable tree; elsewhere nothing can be written anyway."""
-    owners = ((path, _innermost(path, trees)) for path in deny)
-    return tuple(path for path, owner in owners if owner is not None and owner.writable)
+    """The denied paths that lie in a writable tree; elsewhere nothing can be written anyway. One
+    that is a tree itself (it is executable, and so read-only) hangs on what is around it too."""
+    around = ((path, _innermost(path, [t for t in trees if t.path != path])) for path in deny)
+    return tuple(path for path, owner in around if owner is not None and owner.writable)
 
 
 def _check_mounts(

@@ -189,6 +189,33 @@ def test_an_image_that_is_not_granted_is_refused(policy: Policy, agent: Grant) -
             {"/workspace": "rw", "/workspace/a/b": "ro x"},
             ("/workspace/a",),
         ),
+        # and one that is denied itself is held where it is
+        (
+            ("/workspace",),
+            ("/workspace",),
+            ("/workspace/a/b",),
+            ("/workspace/a/b",),
+            {"/workspace": "rw", "/workspace/a/b": "ro x"},
+            ("/workspace/a/b",),
+        ),
+        # what is around a denied path is the innermost tree
+        (
+            ("/workspace",),
+            ("/workspace/a",),
+            ("/workspace/a/b",),
+            ("/workspace/a/b/c", "/workspace/a/d", "/workspace/e"),
+            {"/workspace": "ro", "/workspace/a": "rw", "/workspace/a/b": "rw x"},
+            ("/workspace/a/b/c", "/workspace/a/d"),
+        ),
+        # a denied part of what is granted in a private /tmp, and of what is not granted
+        (
+            ("/tmp/a", "/workspace/a"),
+            ("/tmp/a", "/workspace/a"),
+            ("/",),
+            ("/tmp/a/x", "/workspace/b"),
+            {"/tmp/a": "rw x", "/workspace/a": "rw x"},
+            ("/tmp/a/x",),
+        ),
     ],
 )
 def test_trees_are_exactly_what_is_granted(
@@ -260,6 +287,12 @@ def test_a_denial_that_would_not_hold_is_refused(policy: Policy, agent: Grant, p
     assert caught.fault.details["path"] == path
 
 
+def test_every_denial_has_to_hold_not_only_the_first(policy: Policy, agent: Grant) -> None:
+    deny = ("/workspace/x", "/zzz")
+    caught = _refused(Code.UNENFORCEABLE, "deny", policy, _scoped(agent, deny=deny))
+    assert caught.fault.details["path"] == "/zzz"
+
+
 def test_a_denial_in_a_read_only_system_holds_already(policy: Policy, agent: Grant) -> None:
     strict = Profile.STRICT
     assert _plan(policy, _scoped(agent, deny=("/etc", "/usr/lib"), profile=strict)).deny == ()
@@ -314,6 +347,15 @@ def test_search_is_the_narrowest_sandbox(policy: Policy, agent: Grant) -> None:
     assert plan.limits.memory_bytes == 256 * MIB
     small = _plan(policy, _limited(agent, memory_bytes=64 * MIB, pids=19), Kind.SEARCH)
     assert (small.limits.memory_bytes, small.limits.pids) == (64 * MIB, 19)
+    for cpu_millis in (100, plan.limits.cpu_millis):
+        slow = _plan(policy, _limited(agent, cpu_millis=cpu_millis), Kind.SEARCH)
+        assert slow.limits.cpu_millis == cpu_millis
+    fast = _plan(policy, _limited(agent, cpu_millis=64_000), Kind.SEARCH)
+    assert fast.limits.cpu_millis == 4000
+    strict = _plan(policy, _scoped(agent, profile=Profile.STRICT))
+    assert (plan.masked, plan.readonly) == (strict.masked, strict.readonly)
+    assert plan.masked
+    assert plan.readonly
 
 
 def test_every_grant_that_reads_the_same_searches_in_one_sandbox(policy: Policy) -> None:
@@ -367,7 +409,10 @@ def test_the_digest_tells_every_field_apart(policy: Policy, agent: Grant) -> Non
 def test_a_limit_that_can_not_be_held_is_refused(
     policy: Policy, agent: Grant, name: str, value: int
 ) -> None:
-    _refused(Code.UNENFORCEABLE, f"per_lease.{name}", policy, _limited(agent, **{name: value}))
+    little = _limited(agent, **{name: value})
+    _refused(Code.UNENFORCEABLE, f"per_lease.{name}", policy, little)
+    if name in ("memory_bytes", "cpu_millis", "pids"):
+        _refused(Code.UNENFORCEABLE, f"per_lease.{name}", policy, little, kind=Kind.SEARCH)
 
 
 @pytest.mark.parametrize("memory", [16 * MIB, 16 * MIB + 1, 100_000_000, 1 << 30, (1 << 53) - 1])

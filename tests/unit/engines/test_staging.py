@@ -122,6 +122,17 @@ def test_parents_are_pinned_also_around_the_tree_that_holds_the_denied_path() ->
     }
 
 
+def test_a_denied_path_that_is_a_tree_itself_is_pinned_where_it_is() -> None:
+    made = plan(execute=("/usr", "/workspace/a/b"), deny=("/workspace/a/b",))
+    mounts = {m.path: (m.writable, m.executable) for m in staging.tree_mounts(made)}
+    assert mounts == {
+        "/tmp": (True, False),
+        "/workspace": (True, False),
+        "/workspace/a": (True, False),
+        "/workspace/a/b": (False, True),
+    }
+
+
 def test_nothing_is_pinned_in_a_tree_that_can_not_be_written() -> None:
     made = plan(read=("/workspace",), write=())
     assert [m.path for m in staging.tree_mounts(made)] == ["/workspace"]

@@ -80,7 +80,8 @@ def tree_mounts(plan: SandboxPlan) -> list[TreeMount]:
     """The plan's trees, denied paths and pinned ancestors as mounts, parents before children."""
     mounts = {tree.path: tree for tree in plan.trees}
     for denied in plan.deny:
-        owner = _owner(plan.trees, denied)
+        # What is around it: it may be a tree itself.
+        owner = _owner(plan.trees, str(PurePosixPath(denied).parent))
         if owner is None or not owner.writable:
             continue
         # Up to the outermost tree: one that lies in another (it is executable, say) moves with the
@@ -89,7 +90,8 @@ def tree_mounts(plan: SandboxPlan) -> list[TreeMount]:
             around = _owner(plan.trees, parent)
             if around is not None and around.writable:
                 mounts.setdefault(parent, around.model_copy(update={"path": parent}))
-        mounts[denied] = TreeMount(path=denied, writable=False, executable=owner.executable)
+        held = TreeMount(path=denied, writable=False, executable=owner.executable)
+        mounts.setdefault(denied, held)
     return [mounts[path] for path in sorted(mounts)]
 
 
