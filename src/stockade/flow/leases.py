@@ -180,6 +180,9 @@ class Leases:
             if record is None:
                 raise not_granted()
             check_owner(record, holder)
+            held = record.state in (LeaseState.READY, LeaseState.RESETTING)
+            if held and record.left_s(self._clock.moment()) > 0:
+                record = replace(record, given_up=True)
             return self._steps.remove(record, End.CANCELLED)
 
     @contextmanager
@@ -333,7 +336,9 @@ class Leases:
     def _expired(self, record: LeaseRecord) -> Failure:
         """The record of a lease that expired or was revoked is `released` too, as soon as it is
         removed."""
-        if record.left_s(self._clock.moment()) <= 0:
+        if record.given_up:
+            how = "been released"
+        elif record.left_s(self._clock.moment()) <= 0:
             how = "expired"
         elif self._steps.authority.revoked(record.chain):
             how = "ended: its capability is revoked"

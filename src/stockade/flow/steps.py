@@ -192,7 +192,7 @@ class LeaseSteps:
         with self._closed((record, *below), reason):
             record = self._state(record, LeaseState.DIRTY)
             for each in reversed(below):
-                self._clear(each)
+                self._clear(replace(each, given_up=record.given_up))
             return self._clear(record)
 
     def _clear(self, record: LeaseRecord) -> LeaseRecord:

@@ -192,6 +192,10 @@ _V9: Final = (
     "ALTER TABLE claim ADD COLUMN drawn_ms INTEGER NOT NULL DEFAULT 0",
 )
 
+# Whether a lease was released before its end had come: its time alone tells no longer, once that is
+# past too.
+_V10: Final = ("ALTER TABLE lease ADD COLUMN given_up INTEGER NOT NULL DEFAULT 0",)
+
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     _V1,
     _V2,
@@ -202,6 +206,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     _V7,
     _V8,
     _V9,
+    _V10,
 )
 CURRENT: Final = len(MIGRATIONS)
 

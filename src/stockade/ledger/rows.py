@@ -53,6 +53,7 @@ def to_row(record: LeaseRecord) -> dict[str, Cell]:
         "forked_from": record.forked_from,
         "boot": record.boot,
         "ends_boot_s": record.ends_boot_s,
+        "given_up": int(record.given_up),
     }
 
 
@@ -84,6 +85,7 @@ def from_row(row: tuple[Cell, ...]) -> LeaseRecord:
             forked_from=_text_or_none(cell["forked_from"]),
             boot=_text(cell["boot"]),
             ends_boot_s=_seconds(cell["ends_boot_s"]),
+            given_up=_whole(cell["given_up"]) != 0,
         )
     except (ValueError, TypeError, ValidationError) as error:
         raise failure(

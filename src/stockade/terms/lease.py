@@ -35,7 +35,8 @@ class LeaseRecord:
     raises `workspace_version`.
 
     `shares` is the lease whose workspace, user ids and disk this one works in, and that it can't
-    outlive; `forked_from` the lease whose workspace its own began as a copy of."""
+    outlive; `forked_from` the lease whose workspace its own began as a copy of. `given_up` says that
+    it was released before its end had come."""
 
     id: str
     tenant: str
@@ -59,6 +60,7 @@ class LeaseRecord:
     forked_from: str | None = None
     boot: str = ""
     ends_boot_s: float = 0.0
+    given_up: bool = False
 
     def left_s(self, now: Moment) -> float:
         """Seconds until its end; zero or less once it is over."""

@@ -70,6 +70,14 @@ def test_how_a_lease_ended_is_told_also_when_it_is_removed(house: House) -> None
     house.leases.release(TENANT, other.id)
     with pytest.raises(Failure, match="the lease has been released"):
         house.leases.admit(other.id, permit)
+    house.clock.advance(61)  # what was released stays so when its time is past
+    with pytest.raises(Failure, match="the lease has been released"):
+        house.leases.admit(other.id, permit)
+    late = house.leases.create(house.request(ttl_s=60)).record
+    house.clock.advance(60)
+    house.leases.release(TENANT, late.id)  # what had expired stays so too
+    with pytest.raises(Failure, match="the lease has expired"):
+        house.leases.admit(late.id, house.permit(late.token))
     third = house.leases.create(house.request(ttl_s=60)).record
     house.authority.revoke_block(third.chain[-1], "uid 0", "", house.clock())
     house.sweeper.tick()
