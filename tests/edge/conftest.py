@@ -381,7 +381,7 @@ class FakeService:
         self.note("artifact", context, request)
         return self.artifact[request.offset : request.offset + request.length]
 
-    def doctor(self) -> DoctorReport:
+    def doctor(self, context: Context) -> DoctorReport:
         return DoctorReport(ok=True, checks=[])
 
 

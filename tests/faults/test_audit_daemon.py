@@ -218,6 +218,12 @@ def test_a_file_that_is_no_audit_is_no_proof(state: Path) -> None:
     other.write_text("hello\n")
     assert cli("audit", "verify", str(other)).returncode == 1
     sqlite3.connect(other.with_name("empty.db")).close()
+    other.write_text("")
+    done = cli("audit", "verify", str(other))
+    assert (done.returncode, done.stdout) == (
+        1,
+        "record 1 is missing: there is nothing to verify\n",
+    )
     shutil.copy2("/bin/true", other)
     assert cli("audit", "verify", str(other)).returncode == 1
 

@@ -185,8 +185,9 @@ class FlowService:
             )
         return data
 
-    def doctor(self) -> DoctorReport:
-        return doctor_report(self._parts.state_dir)
+    def doctor(self, context: Context) -> DoctorReport:
+        named = context.peer.tenant is None  # an operator; a tenant learns no path of the host
+        return doctor_report(self._parts.state_dir, named=named)
 
     def _permitted(self, context: Context, lease: str) -> tuple[LeaseRecord, Permit]:
         """The lease, if the peer and its token may use it now."""

@@ -36,7 +36,7 @@ def tools(inbound: Inbound) -> Response:
 
 
 def doctor(inbound: Inbound) -> Response:
-    return reply(inbound.service.doctor())
+    return reply(inbound.service.doctor(inbound.context))
 
 
 ROUTES = (

@@ -21,9 +21,14 @@ def reason(error: Exception) -> str:
 
 def without_place(text: str, place: Path) -> str:
     """What a program said, without the names of `place` and what is below it."""
-    shown = text
-    for name in (str(place), os.path.realpath(place)):
-        shown = shown.replace(name, "(state directory)")
+    shown = unplaced(text, place)
     if shown != text:
         _log.warning("%s", text)
     return shown
+
+
+def unplaced(text: str, place: Path) -> str:
+    """`without_place` of what needs no line in the log."""
+    for name in (str(place), os.path.realpath(place)):
+        text = text.replace(name, "(state directory)")
+    return text

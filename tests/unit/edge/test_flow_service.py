@@ -19,10 +19,12 @@ from stockade.runtime import Options, Runtime, open_runtime
 from stockade.terms.fault import Code, Status
 
 
-def _connection(runtime: Runtime) -> Stockade:
-    return Stockade(
-        InProcessTransport(runtime.api, Peer(0, None, Role.OPERATOR, own=True), lambda: None)
-    )
+OPERATOR = Peer(0, None, Role.OPERATOR, own=True)
+TENANT = Peer(1000, "acme", Role.TENANT, own=False)
+
+
+def _connection(runtime: Runtime, peer: Peer = OPERATOR) -> Stockade:
+    return Stockade(InProcessTransport(runtime.api, peer, lambda: None))
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +97,18 @@ def test_what_fails_on_the_host_names_no_path_of_the_state_directory(
         assert result.status is Status.UNAVAILABLE
         assert str(place) not in result.to_text(), part
     assert f"{place}/sandboxes" in caplog.text
+
+
+def test_where_the_state_directory_is_only_an_operator_learns(
+    runtime: Runtime, place: Path
+) -> None:
+    """Both get the same findings."""
+    told = _connection(runtime).doctor()
+    assert str(place) in told.model_dump_json()
+    hidden = _connection(runtime, TENANT).doctor()
+    assert str(place) not in hidden.model_dump_json()
+    assert "on (state directory), /usr, /etc" in hidden.model_dump_json()
+    assert [check.name for check in hidden.checks] == [check.name for check in told.checks]
 
 
 def test_a_lease_that_is_over_says_so_also_to_who_needs_no_token(runtime: Runtime) -> None:

@@ -126,8 +126,12 @@ class Checking:
 
     def report(self) -> Report:
         found = self._verifier
+        flaw = self._flaw or found.end()
+        if flaw is None and not found.count:
+            # Every audit begins with the start of a daemon: none is empty but one that was cut off.
+            flaw = Flaw(1, "is missing: there is nothing to verify")
         return Report(
-            flaw=self._flaw or found.end(),
+            flaw=flaw,
             first=found.first,
             last=found.last,
             sealed=found.sealed,
