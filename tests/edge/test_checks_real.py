@@ -165,6 +165,7 @@ def test_narrowing_in_python_and_on_the_command_line_is_the_same(lease: Lease) -
         "tools": ["file_view", "file_edit"],
         "limits": {"pids": 5, "calls": 7, "cost_micro": 0, "cpu_ms": 9, "egress_bytes": 0},
         "depth": 2,
+        "profile": "strict",
         "checks": ["file_view.path:prefix=/workspace/src", "file_view.limit:range=1..9"],
         "approve": ["file_edit", "file_view.path=/workspace/src/in/.*"],
     }
@@ -173,7 +174,7 @@ def test_narrowing_in_python_and_on_the_command_line_is_the_same(lease: Lease) -
         *("--read", "/workspace", "--write", "/workspace/src", "--drop", "execute"),
         *("--deny", "/workspace/src/in", "--tool", "file_view", "--tool", "file_edit"),
         *("--pids", "5", "--calls", "7", "--cost-micro", "0", "--cpu-ms", "9"),
-        *("--egress-bytes", "0", "--depth", "2"),
+        *("--egress-bytes", "0", "--depth", "2", "--profile", "strict"),
         *(word for text in given["checks"] for word in ("--check", text)),
         *(word for text in given["approve"] for word in ("--approve", text)),
         token=lease.token,
@@ -201,6 +202,14 @@ def test_narrowing_in_python_and_on_the_command_line_is_the_same(lease: Lease) -
         ({"checks": ["file_view.path:pattern=(?=a)"]}, "RE2"),
         ({"limits": {"weight": 1}}, "there is no limit weight"),
         ({"connect": ["a.org"]}, "host:port"),
+        *[
+            ({"limits": {"calls": value}}, "calls: a limit is a whole number from 0 to")
+            for value in (True, 1.0, -0.0, float("nan"), float("inf"), 2**53, -1, "5", None)
+        ],
+        *[({"ttl_s": value}, "ttl_s: a time is a whole") for value in (True, 1.0, 0, -5, "5")],
+        *[({"depth": value}, "depth: ") for value in (True, 1.0, "1")],
+        ({"read": [1]}, "read.0: "),
+        ({"profile": "root"}, "profile: there is no such profile; there are strict, agent"),
     ],
 )
 def test_what_would_refuse_every_call_is_told_at_once(

@@ -18,7 +18,6 @@ from stockade.edge.wire import LeaseCreate
 from stockade.runtime import Options, Runtime, open_runtime
 from stockade.terms.fault import Code, Status
 
-
 OPERATOR = Peer(0, None, Role.OPERATOR, own=True)
 TENANT = Peer(1000, "acme", Role.TENANT, own=False)
 

@@ -107,7 +107,7 @@ class Lease:
         execute: Sequence[str] | None = None,
         deny: Sequence[str] = (),
         tools: Sequence[str] | None = None,
-        profile: Profile | None = None,
+        profile: Profile | str | None = None,
         limits: Mapping[str, int] | None = None,
         checks: Sequence[Check | str] = (),
         approve: Sequence[ApprovalRule | str] = (),

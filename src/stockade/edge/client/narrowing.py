@@ -13,14 +13,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
+from pydantic import ValidationError
+
 from stockade.decide.blocks import narrow
 from stockade.decide.condition_text import parse_check, parse_rule
 from stockade.decide.objects import parse_connect_sugar
 from stockade.decide.tokens import attenuate as append_block
 from stockade.decide.tokens import inspect
-from stockade.terms.base import MAX_INTEGER, Model
+from stockade.terms.base import MAX_INTEGER, Model, first_finding
 from stockade.terms.fault import Code, Failure, failure
-from stockade.terms.grant import ApprovalRule, Block, Check, Connect, Profile
+from stockade.terms.grant import ApprovalRule, Block, Check, Connect, Profile, Scope, System
 from stockade.tools.catalog import unknown_name
 
 T = TypeVar("T")
@@ -39,7 +41,7 @@ def attenuate(
     connect: Sequence[Connect | str] | None = None,
     deny: Sequence[str] = (),
     tools: Sequence[str] | None = None,
-    profile: Profile | None = None,
+    profile: Profile | str | None = None,
     limits: Mapping[str, int] | None = None,
     depth: int | None = None,
     checks: Sequence[Check | str] = (),
@@ -54,6 +56,8 @@ def attenuate(
     the component, Failure(invalid_argument) for a short form or a name that isn't one and for what
     no block can say, and the token codes.
     """
+    if ttl_s is not None and not (_is_whole(ttl_s) and ttl_s >= 1):
+        raise _invalid("ttl_s", "a time is a whole number from 1")
     parent = inspect(token).blocks[-1]
     objects: dict[str, object] = {
         "read": None if read is None else tuple(read),
@@ -71,21 +75,30 @@ def attenuate(
     try:
         child = narrow(
             parent,
-            scope=parent.scope.model_copy(update=scope),
+            # Checked at once: what is inside of a model that was made already is not looked at.
+            scope=Scope.model_validate(dict(parent.scope) | scope),
             deny=(*parent.deny, *deny),
             tools=None if tools is None else tuple(tools),
-            system=parent.system.model_copy(update={} if profile is None else {"profile": profile}),
+            system=parent.system if profile is None else _profiled(parent.system, profile),
             depth=depth,
             checks=(*parent.checks, *more_checks),
             approve=(*parent.approve, *more_rules),
             not_after_s=None if ttl_s is None else int(time.time()) + ttl_s,
         )
         return append_block(token, _limited(child, limits or {}))
+    except ValidationError as error:
+        raise _invalid(*first_finding(error)) from None
     except Failure as error:
         if error.fault.code not in _BLOCK_FAULTS:
             raise
         component = str((error.fault.details or {}).get("component") or error.fault.rule or "block")
         raise _invalid(component, error.fault.message.removeprefix(f"{component}: ")) from None
+
+
+def _profiled(system: System, name: str) -> System:
+    if name not in list(Profile):
+        raise _invalid("profile", f"there is no such profile; there are {', '.join(Profile)}")
+    return system.model_copy(update={"profile": Profile(name)})
 
 
 def _limited(block: Block, limits: Mapping[str, int]) -> Block:
@@ -94,11 +107,16 @@ def _limited(block: Block, limits: Mapping[str, int]) -> Block:
     for field, value in limits.items():
         if field not in homes:
             raise _invalid("limits", f"there is no limit {field}; limits are {', '.join(homes)}")
-        if not 0 <= value <= MAX_INTEGER:
-            raise _invalid(field, f"a limit is from 0 to {MAX_INTEGER}")
+        if not (_is_whole(value) and 0 <= value <= MAX_INTEGER):
+            raise _invalid(field, f"a limit is a whole number from 0 to {MAX_INTEGER}")
         name = homes[field]
         groups[name] = groups[name].model_copy(update={field: value})
     return block.model_copy(update=groups)
+
+
+def _is_whole(value: object) -> bool:
+    """True and 1.0 are numbers in Python: who gives them for a limit meant something else."""
+    return type(value) is int
 
 
 def _parsed(name: str, parse: Callable[[str], T], given: Iterable[T | str]) -> tuple[T, ...]:
