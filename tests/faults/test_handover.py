@@ -597,14 +597,22 @@ def test_a_sandbox_of_another_version_takes_no_new_call(
         assert old not in left.guests()
 
 
-def test_a_guest_of_another_protocol_is_ended(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("other", ["protocol", "layout of the journal"])
+def test_a_guest_of_another_protocol_or_with_other_records_is_ended(
+    state: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
     dying = Dying(state, "touch there; sleep 600")
     until(lambda: printed(state, dying.lease_id, "there"), "it has begun")
     dying.kill()
     left = Daemon(state.parent, config=None, name=state.name)
     [old] = left.guests()
     with monkeypatch.context() as patch:
-        patch.setattr(guest_wire, "WIRE_VERSION", guest_wire.WIRE_VERSION + 1)
+        if other == "protocol":
+            patch.setattr(guest_wire, "WIRE_VERSION", guest_wire.WIRE_VERSION + 1)
+        else:
+            begun = f"stockade calls 1 {current_boot()}".encode()
+            with (state / "calls").open("r+b") as journal:
+                journal.write(begun.ljust(320, b"\0"))
         then = Next(state)
     assert then.claim().state is ClaimState.IN_DOUBT
     assert old not in left.guests()

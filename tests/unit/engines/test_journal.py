@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from stockade.engines.oci.journal import CallJournal, Entry
 from stockade.terms.call import Capture
 
@@ -49,6 +51,30 @@ def test_a_call_is_read_as_it_was_written(tmp_path: Path) -> None:
     journal.close()
     found = [each for _, each in CallJournal(tmp_path / "calls", "boot").entries()]
     assert found == [entry("sb_1", 2), replace(held, sent=True)]
+
+
+@pytest.mark.parametrize("header", ["stockade calls 1 boot", "stockade calls =B7xQiIIII boot"])
+def test_records_of_another_layout_are_not_read(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "calls"
+    journal = CallJournal(path, "boot")
+    journal.begin(entry("sb_1", 1), lambda: None)
+    journal.close()
+    with path.open("r+b") as file:
+        file.write(header.encode().ljust(320, b"\0"))
+    older = CallJournal(path, "boot")
+    assert not older.whole
+    assert older.entries() == []
+    older.close()
+    assert CallJournal(path, "boot").whole
+
+
+def test_records_of_another_boot_are_not_read(tmp_path: Path) -> None:
+    journal = CallJournal(tmp_path / "calls", "boot")
+    journal.begin(entry("sb_1", 1), lambda: None)
+    journal.close()
+    next_one = CallJournal(tmp_path / "calls", "another boot")
+    assert not next_one.whole
+    assert next_one.entries() == []
 
 
 def test_counters_beyond_their_fields_end_no_call(tmp_path: Path) -> None:

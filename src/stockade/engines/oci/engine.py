@@ -272,8 +272,10 @@ class OciEngine:
     def recover(self, kept: Set[str] = frozenset()) -> Recovered:
         """Called once, before the first sandbox: take back what lives of the leases `kept`, end and
         remove everything else of this instance. Nothing is taken back whose lease's mounts are not
-        (`MountHolder.inherited`)."""
-        records = read_records(self._sandboxes_dir) if self._holder.inherited else {}
+        (`MountHolder.inherited`), and nothing of a program that kept the journal in another layout:
+        what runs there, and for whom, can't be told."""
+        told = self._holder.inherited and self._journal.whole
+        records = read_records(self._sandboxes_dir) if told else {}
         left = self.sweep(kept & {record.lease_id for record in records.values()})
         adopted: dict[str, Adopted] = {}
         given = self._journal.by_sandbox()

@@ -25,11 +25,12 @@ from stockade.terms.fault import Code, failure
 
 _SLOTS: Final = 4096
 _SLOT: Final = 320
-_MAGIC: Final = b"stockade calls 1 "
 _FREE, _GIVEN, _SENT = range(3)
 # state, whether held; spare; pid, head, tail, oom kills, refused forks; started, deadline, artifact
 # bytes; names
 _RECORD: Final = struct.Struct("=B?6xQiIIIIQQQ24s24s24s24s")
+# The layout names itself: a record of another one would be read as something else than it says.
+_MAGIC: Final = f"stockade calls {_RECORD.format} ".encode()
 _COUNT_MAX: Final = (1 << 32) - 1
 _REFUSED: Final = struct.Struct("=I")
 _REFUSED_AT: Final = struct.calcsize("=B7xQiIII")
@@ -60,8 +61,8 @@ class CallJournal:
     """Thread-safe."""
 
     def __init__(self, path: Path, boot: str) -> None:
-        """`boot` names this boot. Raises OSError. `whole` says that the file is this boot's; one of
-        another boot or version is emptied."""
+        """`boot` names this boot. Raises OSError. `whole` says that the file is this boot's and of
+        this layout; any other is emptied."""
         magic = (_MAGIC + boot.encode()).ljust(_SLOT, b"\0")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
