@@ -28,6 +28,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -243,6 +244,11 @@ static void apply(char **a, int count)
 		/* path of a tree that no sandbox has seen yet, octal mode */
 		check(mkdir(a[0], (mode_t)strtoul(a[1], NULL, 8)));
 		check(chmod(a[0], (mode_t)strtoul(a[1], NULL, 8)));
+	} else if (!strcmp(operation, "device") && count == 3) {
+		/* path of a tree that no sandbox has seen yet, major and minor number */
+		dev_t device = makedev((unsigned)number(a[1]), (unsigned)number(a[2]));
+		check(mknod(a[0], S_IFCHR | 0666, device));
+		check(chmod(a[0], 0666));
 	} else if (!strcmp(operation, "readonly") && count == 1) {
 		int fd = (int)check(open(a[0], O_PATH | O_DIRECTORY | O_CLOEXEC));
 		set_attributes(fd, "r");

@@ -17,6 +17,8 @@ from stockade.terms.grant import Profile
 from tests.security.inside import Inside, enter, grant_for, python
 from tests.worlds import OciWorld
 
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+
 
 @pytest.fixture(scope="module", params=list(Profile))
 def inside(request: pytest.FixtureRequest, oci_world: OciWorld) -> Iterator[Inside]:
@@ -89,9 +91,8 @@ def test_every_mount_that_holds_files_is_nosuid_and_nodev(inside: Inside) -> Non
             assert kind in ("proc", "sysfs") or "ro" in options.split(","), line
             continue  # the runtime's masks; nothing can be put there
         assert "nosuid" in options.split(","), line
-        assert "nodev" in options.split(",") or kind in ("devtmpfs", "devpts") or place == "/dev", (
-            line
-        )
+        device = place == "/dev" or place.removeprefix("/dev/") in DEVICES or kind == "devpts"
+        assert "nodev" in options.split(",") or device, line
     # A device file can't be made in /dev either.
     assert inside.run("mknod /dev/shm/m c 1 1 || mknod /dev/m c 1 1").value != 0
 
@@ -213,15 +214,17 @@ def test_nothing_inside_names_a_place_of_the_host_or_a_lease(inside: Inside) -> 
     for line in inside.says("cat /proc/self/mountinfo").splitlines():
         # The fourth field is the source's path within its file system.
         root, point, kind = line.split()[3], line.split()[4], line.split(" - ")[1].split()[0]
-        assert root in ("/", point.removeprefix("/workspace")) or kind in ("devtmpfs", "proc"), line
-        assert kind in ("overlay", "tmpfs", "proc", "sysfs", "devpts", "devtmpfs"), line
+        own = ("/", point.removeprefix("/workspace"), *(f"/{name}" for name in DEVICES))
+        assert root in own or kind == "proc", line
+        assert kind in ("overlay", "tmpfs", "proc", "sysfs", "devpts"), line
 
 
 WATCH = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
 fd = libc.inotify_init()
-for path in ("/usr/bin/env", "/etc/ssl/certs", "/run/stockade/rg", sys.argv[1]):
+watched = ["/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/proc/self/fd/0"]
+for path in ("/usr/bin/env", "/etc/ssl/certs", "/run/stockade/rg", *watched, sys.argv[1]):
     assert libc.inotify_add_watch(fd, path.encode(), 0xfff) > 0, path
 print("watching", flush=True)
 open("/workspace/watching", "w").close()
@@ -242,6 +245,8 @@ def test_what_the_host_and_other_leases_do_with_shared_files_can_not_be_watched(
     for _ in range(20):
         subprocess.run(["/usr/bin/env", "true"], check=True)
         os.listdir("/etc/ssl/certs")
+        for device in DEVICES[:-1]:
+            os.close(os.open(f"/dev/{device}", os.O_RDONLY | os.O_CLOEXEC))
     # Control: one event, of the one file that is opened inside. Nothing else was there to be read.
     assert inside.run("touch -a /workspace/own; touch /workspace/done; wait").value == 0
     until = "for i in $(seq 2000); do test $(wc -l </workspace/seen) = 2 && break; sleep 0.01; done"
@@ -260,6 +265,32 @@ def test_locks_inside_are_none_on_the_hosts_files(inside: Inside) -> None:
     # Control: inside it is held.
     assert inside.run("flock -n -x /usr/bin/env true").value == 1
     inside.run("pkill -f locked")
+
+
+def test_device_nodes_inside_are_none_of_the_hosts_nor_of_another_sandbox(
+    agent: Inside, strict: Inside
+) -> None:
+    """A lock is on an inode, whatever device it names: those of the host were a bell for all."""
+    places = " ".join(["/proc/self/fd/0", *(f"/dev/{name}" for name in DEVICES)])
+    numbers = f"stat -L -c '%d:%i %t:%T' {places}"
+    of = [made.says(numbers).splitlines() for made in (agent, strict)]
+    states = [os.stat(f"/dev/{name}") for name in ("null", *DEVICES)]
+    host = [
+        f"{s.st_dev}:{s.st_ino} {os.major(s.st_rdev):x}:{os.minor(s.st_rdev):x}" for s in states
+    ]
+    for ours, theirs, the_hosts in zip(*of, host, strict=True):
+        assert len({ours, theirs, the_hosts}) == 3
+        # Control: the same device.
+        assert len({text.split()[1] for text in (ours, theirs, the_hosts)}) == 1
+    hold = "exec 3</dev/null; flock -x 3; flock -x 0; touch /workspace/locked; sleep 60"
+    agent.run(f"rm -f /workspace/locked; (setsid bash -c '{hold}') >/dev/null 2>&1 &")
+    agent.run("until test -e /workspace/locked; do :; done")
+    assert strict.run("flock -n -x /dev/null true && flock -n -x 0").value == 0
+    with open("/dev/null", "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # Control: inside it is held.
+    assert agent.run("flock -n -x /dev/null true").value == 1
+    agent.run("pkill -f locked")
 
 
 def test_one_sandbox_leaves_terminals_for_the_others(inside: Inside) -> None:

@@ -24,6 +24,7 @@ from typing import Final
 
 from stockade.engines.oci.held import Streams, Template, hold
 from stockade.host.call_group import CallGroup
+from stockade.host.devices import own_null
 from stockade.host.guest_link import GuestLink
 from stockade.host.lease_groups import SandboxGroups
 from stockade.host.reasons import reason
@@ -60,7 +61,8 @@ class Placed:
 
 
 class Maker:
-    """Used by one thread at a time. `close` after the sandbox's processes are dead."""
+    """Used by one thread at a time. `close` after the sandbox's processes are dead. `null` is the
+    empty input of the sandbox's commands."""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class Maker:
         self._let_go = let_go
         self._on_refused = on_refused
         self._persistent = persistent
-        self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self.null = own_null()
         self._first: tuple[Template, Placed] | None = None
         self._slow = 0
         # How many forks of that shell a limit refused, and with the one that is being made: the
@@ -146,7 +148,7 @@ class Maker:
 
     def close(self) -> None:
         self.forget()
-        os.close(self._null)
+        os.close(self.null)
 
     def _forked(self, first: Placed) -> Placed:
         streams, number = self._streams()
@@ -167,7 +169,7 @@ class Maker:
                 made.spare,
                 template,
                 made.streams,
-                stdin=self._null,
+                stdin=self.null,
                 timeout_s=HOLD_TIMEOUT_S,
             )
         except (Failure, OSError) as error:

@@ -11,7 +11,6 @@ what belongs to it for as long; `take_over` goes on with a call of an earlier pr
 
 from __future__ import annotations
 
-import os
 import select
 import threading
 import time
@@ -83,7 +82,6 @@ class OciSandbox:
         self._leaving: set[int] = set()
         self._expected: set[int] = set()
         self._closed = False
-        self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
 
     @property
     def digest(self) -> str:
@@ -138,7 +136,6 @@ class OciSandbox:
         self._spares.close()
         if self._anchors is not None:
             self._anchors.close()
-        os.close(self._null)
 
     def _try(
         self, operation: ExecOperation, attempts: Attempts, patience: Patience
@@ -368,7 +365,7 @@ class OciSandbox:
                 spare.release(operation.argv[-1])
             else:
                 out_write, err_write = placed.streams.writes
-                stdin = self._null if context.stdin is None else context.stdin
+                stdin = self._spares.null if context.stdin is None else context.stdin
                 spare.start(
                     paths=operation.paths,
                     argv=operation.argv,

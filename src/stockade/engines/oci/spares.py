@@ -99,6 +99,11 @@ class Spares:
         self.refill(FIRST_DELAY_S)
 
     @property
+    def null(self) -> int:
+        """An empty input for a command, until `close`."""
+        return self._maker.null
+
+    @property
     def refused(self) -> int:
         """How many processes a limit refused that no call wanted, as far as is known."""
         return self._maker.refused

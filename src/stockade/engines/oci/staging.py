@@ -26,6 +26,15 @@ from stockade.terms.plan import Kind, SandboxPlan, TreeMount
 
 SKELETON_BYTES: Final = 1 << 20
 _EMPTY: Final = "empty"
+# What the runtime looks for in /dev of the launcher's namespace and binds into the sandbox's.
+_DEVICES: Final = {
+    "null": (1, 3),
+    "zero": (1, 5),
+    "full": (1, 7),
+    "random": (1, 8),
+    "urandom": (1, 9),
+    "tty": (5, 0),
+}
 
 
 @dataclass(slots=True)
@@ -134,6 +143,7 @@ def script(
     out.add("private")
     for parent, name in place.cover:
         out.add("attach", out.filesystem("tmpfs", "rsdx", size=4096), parent, name)
+    _devices(out)
     stage = PurePosixPath(place.stage)
     out.add(
         "attach",
@@ -171,6 +181,15 @@ def script(
         out.add("readonly", root)
     out.add("become", *become)
     return out.finish()
+
+
+def _devices(out: Script) -> None:
+    """Device nodes of the sandbox's own, where the runtime looks for the host's. A lock and an
+    inotify watch are on an inode: on the host's /dev/null they were shared with everybody."""
+    slot = out.filesystem("tmpfs", "sx", size=SKELETON_BYTES, mode="0755")
+    out.add("attach", slot, "/", "dev")
+    for name, (major, minor) in _DEVICES.items():
+        out.add("device", f"/dev/{name}", major, minor)
 
 
 def _sysfs(out: Script, netns_fd: int) -> int:
