@@ -26,6 +26,7 @@ from stockade.host.guest_wire import Gone, read, read_call, wait
 from stockade.host.reasons import reason
 from stockade.host.spare import Spare
 from stockade.terms.fault import Code, Failure, failure
+from stockade.terms.patience import Patience
 
 # proc_pid_status(5) is under 2 KiB. Read in one piece: of a process that ends there is no second one.
 _STATUS_BYTES: Final = 8192
@@ -62,11 +63,11 @@ class GuestLink:
         self._lock = threading.Lock()
 
     @classmethod
-    def connect(cls, path: str, timeout_s: float) -> Self:
+    def connect(cls, path: str, timeout_s: float, patience: Patience | None = None) -> Self:
         """Connect to the listening socket at `path`, of any length, and take the greeting.
 
         Raises Failure(sandbox_unavailable) if it can't be had within `timeout_s` seconds or the
-        guest speaks another protocol version.
+        guest speaks another protocol version, and what `patience` ends with when it is cancelled.
         """
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -82,7 +83,7 @@ class GuestLink:
             finally:
                 os.close(fd)
             sock.settimeout(None)  # reads are MSG_DONTWAIT; a timeout would wait before each
-            return cls.greeted(sock, timeout_s)
+            return cls.greeted(sock, timeout_s, patience)
         except OSError as error:
             sock.close()
             raise _unavailable(f"can't connect to the guest: {reason(error)}") from error
@@ -91,14 +92,19 @@ class GuestLink:
             raise
 
     @classmethod
-    def greeted(cls, sock: socket.socket, timeout_s: float) -> Self:
+    def greeted(
+        cls, sock: socket.socket, timeout_s: float, patience: Patience | None = None
+    ) -> Self:
         """Take the greeting on a connection that had SO_PASSCRED before it was made. The socket
-        is the link's from then on; on Failure(sandbox_unavailable) it is still the caller's."""
+        is the link's from then on; on a Failure it is still the caller's."""
+        awaited = (sock,) if patience is None else (sock, patience.cancel)
         try:
-            report = read(sock) if wait(time.monotonic() + timeout_s, sock) else None
+            report = read(sock) if wait(time.monotonic() + timeout_s, *awaited) else None
         except Gone as gone:
             raise _unavailable(f"the guest is gone: {gone}") from gone
         if report is None:
+            if patience is not None and patience.cancel.reason() is not None:
+                raise patience.over("the guest greeted")
             raise _unavailable("the guest does not greet")
         if report.type != wire.HELLO or report.sender == 0 or report.sender == os.getpid():
             raise _unavailable("what greets is no guest")

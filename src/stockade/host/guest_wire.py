@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Sequence, Set
 from mmap import PAGESIZE
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from stockade.terms.fault import Code, failure
 
@@ -127,7 +127,13 @@ def read_call(sock: socket.socket) -> tuple[Report, list[int]]:
     return report, list(fds)
 
 
-def wait(deadline: float, *socks: socket.socket) -> bool:
+class Waitable(Protocol):
+    """A socket, or a cancellation."""
+
+    def fileno(self) -> int: ...
+
+
+def wait(deadline: float, *socks: Waitable) -> bool:
     """True when one of them is readable or ended, False when `deadline` (monotonic) has passed."""
     poller = select.poll()
     for sock in socks:

@@ -18,9 +18,12 @@ from pathlib import Path
 import pytest
 
 from stockade.host import guest_wire as wire
+from stockade.host.cancel import EventfdCancel
 from stockade.host.guest_link import GuestLink
 from stockade.host.spare import ExecFailed, Exited, Spare, Where
 from stockade.terms.fault import Code, Failure
+from stockade.terms.outcome import End
+from stockade.terms.patience import Patience
 
 MAGIC = 0x53544B44
 CALL = 7
@@ -293,6 +296,30 @@ def test_greeting(control: tuple[socket.socket, socket.socket]) -> None:
         assert GuestLink.greeted(ours, LONG_S).pid == guest.pid
     finally:
         guest.close()
+
+
+def test_a_greeting_is_awaited_until_the_call_is_cancelled(
+    control: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = control
+    cancel = EventfdCancel()
+    patience = Patience(cancel, LONG_S)
+    timer = threading.Timer(0.05, cancel.set, [End.CANCELLED])
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(Failure) as raised:
+        GuestLink.greeted(ours, LONG_S, patience)
+    assert raised.value.fault.code is Code.CANCELLED
+    assert time.monotonic() - began < LONG_S / 2
+    timer.join()
+    # One that has greeted is there, whatever else has happened meanwhile.
+    guest = Speaker(theirs)
+    try:
+        guest.say(words(wire.HELLO, ident=0, value=1, where=wire.WIRE_VERSION))
+        assert GuestLink.greeted(ours, LONG_S, patience).pid == guest.pid
+    finally:
+        guest.close()
+        cancel.close()
 
 
 @pytest.mark.parametrize(

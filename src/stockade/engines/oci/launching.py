@@ -151,7 +151,7 @@ class Launcher:
                 until = time.monotonic() + min(START_TIMEOUT_S, patience.left_s())
                 self._run(script, inherited, log, until, patience)
                 left_s = max(_GREETING_S, until - time.monotonic())
-                link = GuestLink.connect(str(directory / "guest.sock"), left_s)
+                link = GuestLink.connect(str(directory / "guest.sock"), left_s, patience)
             except Failure as error:
                 if program is not None and error.fault.code is Code.SANDBOX_UNAVAILABLE:
                     self._filters.distrust()
