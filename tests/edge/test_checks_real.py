@@ -209,6 +209,7 @@ def test_narrowing_in_python_and_on_the_command_line_is_the_same(lease: Lease) -
         *[({"ttl_s": value}, "ttl_s: a time is a whole") for value in (True, 1.0, 0, -5, "5")],
         *[({"depth": value}, "depth: ") for value in (True, 1.0, "1")],
         ({"read": [1]}, "read.0: "),
+        ({"deny": "/"}, "deny: give a list"),
         ({"profile": "root"}, "profile: there is no such profile; there are strict, agent"),
     ],
 )

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import pytest
 
@@ -265,6 +265,17 @@ CAN_NOT_BE_SENT: dict[str, tuple[Callable[[Lease], Result], str]] = {
     "a turn": (lambda lease: lease.run(["a"], turn=-1, call_id="a"), "turn"),
     "no program": (lambda lease: lease.run([]), "argv"),
     "no time": (lambda lease: lease.run(["a"], timeout_ms=0), "timeout_ms"),
+    "a text for arguments": (
+        lambda lease: lease.call("bash_execute", cast(Any, "ls")),
+        "arguments",
+    ),
+    "no arguments": (lambda lease: lease.call("bash_execute", cast(Any, None)), "arguments"),
+    "a name that is a number": (
+        lambda lease: lease.call("bash_execute", cast(Any, {1: 2}), call_id="c"),
+        "arguments",
+    ),
+    "a text for an argument vector": (lambda lease: lease.run("ls"), "argv"),
+    "no argument vector": (lambda lease: lease.run(cast(Any, None)), "argv"),
     "no time to live": (lambda lease: lease.renew(0), "ttl_s"),
     "a directory that is no text": (lambda lease: lease.export_to("/tmp/\udcff"), "to"),
 }

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from stockade.decide.idempotency import Place, canonical_arguments, idempotency_key
 from stockade.edge.bodies import check
 from stockade.edge.client.connection import Message
+from stockade.edge.client.given import given_arguments, given_argv
 from stockade.edge.client.link import GRACE_S, Link, asked, reply_lost
 from stockade.edge.client.local_files import fetch_file, send_file
 from stockade.edge.client.narrowing import attenuate
@@ -209,12 +210,10 @@ class Lease:
     ) -> Result:
         """Any tool by its name. Arguments that are None are left out. With a `call_id` it runs
         once, and a repetition gets its result. Ids that no call can have are `invalid`."""
-        given: dict[str, JsonValue] = {
-            name: value for name, value in arguments.items() if value is not None
-        }
-        fields = {"tool": tool, "arguments": given, "lease": self.id, "turn": turn}
-        key = self._key(turn, call_id, tool, given)
         try:
+            given = given_arguments(arguments)
+            fields = {"tool": tool, "arguments": given, "lease": self.id, "turn": turn}
+            key = self._key(turn, call_id, tool, given)
             request = check(CallRequest, {**fields, "call_id": call_id, "idempotency_key": key})
         except Failure as failure:
             return self._unsent(failure)
@@ -242,12 +241,12 @@ class Lease:
         """A program by its argument vector. `stdin` is a descriptor to read (else empty);
         `stdout` and `stderr` get every byte while it runs; nothing when the result is that of an
         earlier call with this `call_id` (`replayed`)."""
-        arguments: dict[str, JsonValue] = {"argv": list(argv)}
-        if timeout_ms is not None:
-            arguments["timeout_ms"] = timeout_ms
-        fields = {**arguments, "lease": self.id, "turn": turn, "call_id": call_id}
-        key = self._key(turn, call_id, "run", arguments)
         try:
+            arguments: dict[str, JsonValue] = {"argv": [*given_argv(argv)]}
+            if timeout_ms is not None:
+                arguments["timeout_ms"] = timeout_ms
+            fields = {**arguments, "lease": self.id, "turn": turn, "call_id": call_id}
+            key = self._key(turn, call_id, "run", arguments)
             request = check(RunRequest, {**fields, "idempotency_key": key})
         except Failure as failure:
             return self._unsent(failure)

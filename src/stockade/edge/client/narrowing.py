@@ -58,6 +58,11 @@ def attenuate(
     """
     if ttl_s is not None and not (_is_whole(ttl_s) and ttl_s >= 1):
         raise _invalid("ttl_s", "a time is a whole number from 1")
+    lists: dict[str, object] = {"read": read, "write": write, "execute": execute, "deny": deny}
+    lists |= {"connect": connect, "tools": tools, "checks": checks, "approve": approve}
+    for name, value in lists.items():
+        if isinstance(value, str):  # which is a sequence too, of its characters
+            raise _invalid(name, "give a list")
     parent = inspect(token).blocks[-1]
     objects: dict[str, object] = {
         "read": None if read is None else tuple(read),
