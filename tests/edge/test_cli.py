@@ -285,6 +285,7 @@ def test_run_brings_nothing_back_of_a_program_that_was_ended(
         ("--workspace", "/no/such/dir", "--", "true"),
         ("--apply", "--", "true"),
         ("--workspace", ".", "--apply", "--patch", "p", "--", "true"),
+        ("--patch", "/nowhere/at/all/p", "--", "true"),
         ("--image", "../x", "--", "true"),
         ("--connect", "example.org:443", "--", "true"),
     ],

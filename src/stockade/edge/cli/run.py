@@ -79,6 +79,9 @@ def run(
         raise click.UsageError("give --apply or --patch, not both.")
     if apply and workspace is None:
         raise click.UsageError("--apply needs --workspace.")
+    if patch is not None and not os.path.isdir(os.path.dirname(os.path.abspath(patch))):
+        # Now, and not when the program has done its work for nothing.
+        raise click.UsageError("--patch names a file in a directory that is not there.")
     request = check(
         LeaseCreate,
         {
