@@ -158,6 +158,23 @@ def test_a_path_that_is_not_utf_8_is_refused(server: Running, service: FakeServi
 
 
 @pytest.mark.parametrize(
+    ("method", "target", "http_status"),
+    [
+        ("GET", "/v1/leases?tenant=acme", 400),  # would be taken for a filter
+        ("GET", "/v1/calls?indoubt=true", 400),
+        ("POST", f"/v1/leases/{LEASE}/reset?dry_run=1", 200),
+        ("POST", "/v1/calls?call_id=c", 200),
+    ],
+)
+def test_an_unknown_field_of_a_query_is_refused_and_nothing_done(
+    server: Running, service: FakeService, method: str, target: str, http_status: int
+) -> None:
+    status, reply = server.ask(method, target, body() if "calls" in target else "")
+    assert (status, reply["error"]["code"]) == (http_status, "unknown_field")
+    assert service.seen == []
+
+
+@pytest.mark.parametrize(
     ("target", "code"),
     [
         ("?offset=-1", "invalid_argument"),

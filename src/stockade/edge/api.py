@@ -40,7 +40,16 @@ from stockade.edge.exchange import (
 )
 from stockade.edge.guard import log_unexpected
 from stockade.edge.refusal import http_status, refusal
-from stockade.edge.routing import Inbound, Lane, Route, Router, Shape, record_denied, reply
+from stockade.edge.routing import (
+    Inbound,
+    Lane,
+    Route,
+    Router,
+    Shape,
+    check_query,
+    record_denied,
+    reply,
+)
 from stockade.edge.service import Context, Service
 from stockade.edge.watching import UNWATCHED, CallWatch, Watcher
 from stockade.edge.wire import ErrorReply, LeaseReply
@@ -106,6 +115,7 @@ class Api:
                 raise failure(
                     Code.PEER_NOT_ALLOWED, "this user is not in the daemon's configuration"
                 )
+            check_query(route, request.query)
             stopping = self._stopping.is_set()
             if stopping and route.lane is not Lane.CONTROL:
                 raise failure(Code.SHUTTING_DOWN, "the daemon is stopping; nothing ran")

@@ -55,7 +55,13 @@ def _value(name: str, text: str) -> JsonValue:
 
 ROUTES = (
     Route("GET", "audit", status),
-    Route("GET", "audit/records", records, lane=Lane.TRANSFER),
+    Route(
+        "GET",
+        "audit/records",
+        records,
+        lane=Lane.TRANSFER,
+        query=tuple(RecordsQuery.model_fields),
+    ),
     Route("GET", "audit/calls/{call}", show),
     Route("POST", "audit/checkpoint", seal),
     Route("POST", "audit/exported", exported),

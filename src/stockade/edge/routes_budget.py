@@ -37,7 +37,7 @@ def _decide(inbound: Inbound, *, granted: bool) -> Response:
 
 
 ROUTES = (
-    Route("GET", "capabilities/spend", spend),
+    Route("GET", "capabilities/spend", spend, query=tuple(SpendQuery.model_fields)),
     Route("GET", "approvals", approvals),
     Route("GET", "approvals/{id}", approval),
     Route("POST", "approvals/{id}/grant", grant),

@@ -69,6 +69,6 @@ def cancel(inbound: Inbound) -> Response:
 
 ROUTES = (
     Route("POST", "calls", call, Shape.RESULT, Lane.CALL),
-    Route("POST", "run", run, Shape.FRAMES, Lane.CALL),
+    Route("POST", "run", run, Shape.FRAMES, Lane.CALL, query=("stdin",)),
     Route("POST", "calls/cancel", cancel),
 )

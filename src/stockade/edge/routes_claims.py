@@ -23,7 +23,7 @@ def settle(inbound: Inbound) -> Response:
 
 
 ROUTES = (
-    Route("GET", "calls", calls),
+    Route("GET", "calls", calls, query=tuple(CallsQuery.model_fields)),
     Route("GET", "calls/{id}", call_record),
     Route("POST", "calls/{id}/settle", settle),
 )

@@ -6,7 +6,7 @@ waits behind work (`call`), nor behind copying (`bulk`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from urllib.parse import unquote_to_bytes
@@ -60,7 +60,8 @@ Handler = Callable[[Inbound], Response]
 @dataclass(frozen=True, slots=True)
 class Route:
     """`pattern` is relative to `/v1/` unless it begins with a slash. Whoever can connect may use
-    what is `for_everybody`. `{name}` binds one segment, `{name...}` all the rest."""
+    what is `for_everybody`. `{name}` binds one segment, `{name...}` all the rest. `query` are the
+    fields that its query may have."""
 
     method: str
     pattern: str
@@ -68,10 +69,26 @@ class Route:
     shape: Shape = Shape.PLAIN
     lane: Lane = Lane.CONTROL
     for_everybody: bool = False
+    query: tuple[str, ...] = ()
 
     @property
     def path(self) -> str:
         return self.pattern if self.pattern.startswith("/") else PREFIX + self.pattern
+
+
+def check_query(route: Route, query: Mapping[str, str]) -> None:
+    """Raises Failure(unknown_field): a filter that is misspelled, or that there is not, would be
+    taken for one that holds. What is not of the API is asked by probes, with fields of their own."""
+    unknown = [name for name in query if name not in route.query]
+    if unknown and route.path.startswith(PREFIX):
+        names = tuple(name[:64] for name in unknown[:8])
+        raise failure(
+            Code.UNKNOWN_FIELD,
+            f"unknown query field {', '.join(ascii(name) for name in names)}; "
+            f"valid are {', '.join(route.query) or 'none'}",
+            fields=names,
+            valid=route.query,
+        )
 
 
 class Router:
