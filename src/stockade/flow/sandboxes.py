@@ -99,9 +99,14 @@ class Sandboxes:
         one. No call is running."""
         with self._lock:
             leases, self._of_lease = self._of_lease, {}
-        for held in (held for mine in leases.values() for held in mine.values()):
-            held.sandbox.leave()
-        return frozenset(lease_id for lease_id, mine in leases.items() if mine)
+            known = leases.keys() | self._locks.keys()
+        left = frozenset(lease_id for lease_id, mine in leases.items() if mine)
+        with ExitStack() as leaving:
+            for lease_id in known - left:
+                leaving.callback(self._engine.release, lease_id)
+            for held in (held for lease_id in left for held in leases[lease_id].values()):
+                held.sandbox.leave()
+        return left
 
     def end(self, lease_id: str) -> None:
         """End all sandboxes of a lease, which goes on. No call is running in it."""
@@ -128,7 +133,8 @@ class Sandboxes:
 
     def close(self) -> None:
         with self._lock:
-            leases = list(self._of_lease)
+            # Those whose sandboxes have been ended still have what these shared.
+            leases = self._of_lease.keys() | self._locks.keys()
         with ExitStack() as closing:
             for lease_id in leases:
                 closing.callback(self.close_lease, lease_id)

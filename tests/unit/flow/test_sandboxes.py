@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -111,6 +112,21 @@ def test_close_lease_closes_all_and_starts_afresh(house: House, tree: LeaseTree)
     assert not first.alive()
     assert get(house, tree) is not first
     house.sandboxes.close()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_a_leases_ended_sandboxes_shared_goes_at_the_end_too(
+    house: House, tree: LeaseTree, keep: bool
+) -> None:
+    """As after a reset without a later call. A stop in good order leaves no group behind."""
+    get(house, tree)
+    house.sandboxes.end(tree.lease_id)
+    assert os.listdir(house.engine.directory) == [tree.lease_id]
+    if keep:
+        assert house.sandboxes.leave() == frozenset()
+    else:
+        house.sandboxes.close()
+    assert os.listdir(house.engine.directory) == []
 
 
 def test_one_that_does_not_close_keeps_no_other_from_closing(tmp_path: Path) -> None:
