@@ -303,7 +303,7 @@ def test_a_greeting_is_awaited_until_the_call_is_cancelled(
 ) -> None:
     ours, theirs = control
     cancel = EventfdCancel()
-    patience = Patience(cancel, LONG_S)
+    patience = Patience(cancel, LONG_S, time.monotonic)
     timer = threading.Timer(0.05, cancel.set, [End.CANCELLED])
     timer.start()
     began = time.monotonic()
