@@ -6,6 +6,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 /usr/bin/pyt
 	&& { echo $$p; break; }; done)
 BIN := .venv/bin
 SYSTEM := crun ripgrep e2fsprogs gcc libc6-dev
+# What tests run inside sandboxes: programs that trace others or nest.
+SYSTEM_DEV := strace gdb bubblewrap
 LAUNCHER := src/stockade/_sandbox/guest
 SOURCES := src tests benchmarks docs hatch_build.py
 
@@ -27,7 +29,8 @@ build/.setup: build/.system pyproject.toml requirements/runtime.txt $(wildcard s
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-build/.setup-dev: build/.setup requirements/dev.txt
+build/.setup-dev: build/.setup requirements/dev.txt Makefile
+	@sh setup/system.sh $(SYSTEM_DEV)
 	@$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@touch $@
 

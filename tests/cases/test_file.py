@@ -34,7 +34,7 @@ def edited(result: Result) -> EditData:
 
 def hexadecimal(lease: Lease, path: str) -> str:
     """The bytes of a file as a program inside sees them."""
-    return out(lease.bash(f"xxd -p -c 0 {path}")).strip()
+    return out(lease.bash(f"od -An -v -tx1 {path} | tr -d ' \\n'"))
 
 
 # B36: what is no regular file.
@@ -247,7 +247,8 @@ def test_b39_line_ends_that_differ_are_named(lease: Lease) -> None:
 
 def test_b40_bytes_outside_the_match_stay_whatever_they_are(lease: Lease) -> None:
     every = bytes(byte for byte in range(1, 256) if byte != 10)
-    lease.bash(rf"printf 'x = 1\n// caf\xe9\n' > latin; echo {every.hex()} | xxd -r -p >> latin")
+    escaped = "".join(rf"\x{byte:02x}" for byte in every)
+    lease.bash(rf"printf 'x = 1\n// caf\xe9\n{escaped}' > latin").check()
     edited(lease.file_edit("latin", "x = 1", "x = 2"))
     assert hexadecimal(lease, "latin") == (b"x = 2\n// caf\xe9\n" + every).hex()
     assert view(lease.file_view("latin")).lossy
