@@ -16,6 +16,7 @@ from stockade.decide.blocks import normal
 from stockade.decide.compile import compile_plan, lease_tmp_bytes, plan_digest
 from stockade.decide.objects import covers_connect
 from stockade.decide.policy import Policy
+from stockade.engines.oci.staging import tree_mounts
 from stockade.host.policy_files import load_policy
 from stockade.terms.fault import Code, Failure
 from stockade.terms.grant import (
@@ -100,6 +101,24 @@ def grants(draw: st.DrawFn) -> Grant:
     )
 
 
+NESTED = st.sampled_from(
+    ["/workspace", "/tmp"]
+    + [top + rest for top in ("/workspace", "/tmp") for rest in ("/a", "/a/a", "/a/a/a", "/a/ab")]
+)
+
+
+@st.composite
+def nested(draw: st.DrawFn) -> Grant:
+    """Many prefixes in few directories, one in the other."""
+    few = st.lists(NESTED, max_size=3).map(tuple)
+    read = (*draw(few), draw(NESTED))
+    write = draw(st.just(read) | st.lists(st.sampled_from(read), max_size=2).map(tuple))
+    execute = draw(few)
+    deny = draw(few | st.just(execute))
+    scope = Scope(read=read, write=write, execute=("/usr", *execute), connect=())
+    return normal(draw(grants()).model_copy(update={"scope": scope, "deny": deny}))
+
+
 @functools.cache
 def _policy() -> Policy:
     return load_policy()
@@ -165,6 +184,21 @@ def test_mounts_are_exactly_the_scope(grant: Grant, path: str) -> None:
         if check.tool == "grep_search"
     )
     assert _mode(search, path) == (searched, False, False)
+
+
+@given(grant=nested())
+@settings(max_examples=300)
+def test_no_mount_can_be_moved_and_each_has_the_mode_of_its_path(grant: Grant) -> None:
+    """A mount point can't be renamed, the directories above it can."""
+    plan = _compiled(grant, Kind.COMMAND)
+    if not isinstance(plan, SandboxPlan):
+        return
+    mounts = {mount.path: mount for mount in tree_mounts(plan)}
+    assert mounts.keys() >= {*(tree.path for tree in plan.trees), *plan.deny}
+    for path, mount in mounts.items():
+        assert (True, mount.writable, mount.executable) == _granted(grant, path)
+        parents = ["/" + "/".join(_parts(path)[:depth]) for depth in range(1, len(_parts(path)))]
+        assert {parent for parent in parents if _granted(grant, parent)[1]} <= mounts.keys()
 
 
 @given(grant=grants())

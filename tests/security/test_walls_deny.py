@@ -283,6 +283,27 @@ def test_deny_holds_where_a_part_of_the_tree_is_executable(oci_world: OciWorld) 
             assert made.run(f"cp /usr/bin/true {place}/t && {place}/t").value == status, place
 
 
+def test_an_executable_part_is_not_moved_to_another_name(oci_world: OciWorld) -> None:
+    """Its mount would go along with the directory above it: programs ran where none may."""
+    grant = grant_for(oci_world, Profile.AGENT, execute=("/usr", "/workspace/p/q/run"), deny=())
+    with leased(oci_world) as tree, entered(oci_world, grant, tree) as made:
+        made.run("mkdir -p other/q/run && cp /usr/bin/true p/q/run/t").value  # noqa: B018
+        for act in (
+            "mv p/q p/away",
+            "mv p away",
+            "rm -rf p/q",
+            f"{EXCHANGE} p other",
+            f"{EXCHANGE} p/q other/q",
+        ):
+            assert made.run(act).value not in (0, 127, None), act
+        made.run("cp /usr/bin/true p/q/run/t; cp /usr/bin/true p/q/t").value  # noqa: B018
+        assert made.run("p/q/run/t").value == 0
+        assert made.run("p/q/t").value == 126
+        # Controls: what holds no such part moves, and the part's own directories can be used.
+        assert made.run("mv other/q other/away && mv other o").value == 0
+        assert made.run("mkdir p/q/run/d && mv p/q/run/d p/q/run/e && mv p/q/t p/t").value == 0
+
+
 def test_deny_holds_where_the_executable_part_itself_is_denied(oci_world: OciWorld) -> None:
     grant = grant_for(
         oci_world,

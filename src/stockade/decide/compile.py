@@ -83,7 +83,8 @@ def compile_plan(
     private_tmp = all(tree.path != TMP for tree in trees)
     tmpfs = _tmpfs(grant.per_lease, profile, scope.execute, private_tmp=private_tmp)
     _check_deny_outside(grant.deny, trees, tmpfs, profile)
-    deny = _deny_inside(grant.deny, trees)
+    # Elsewhere nothing can be written anyway.
+    deny = _in_writable(grant.deny, trees)
     _check_mounts(trees, deny, private_tmp=private_tmp)
     return SandboxPlan(
         version=1,
@@ -224,10 +225,10 @@ def _innermost(path: str, trees: Iterable[TreeMount]) -> TreeMount | None:
     return max(around, key=lambda tree: len(tree.path), default=None)
 
 
-def _deny_inside(deny: tuple[str, ...], trees: tuple[TreeMount, ...]) -> tuple[str, ...]:
-    """The denied paths that lie in a writable tree; elsewhere nothing can be written anyway. One
-    that is a tree itself (it is executable, and so read-only) hangs on what is around it too."""
-    around = ((path, _innermost(path, [t for t in trees if t.path != path])) for path in deny)
+def _in_writable(paths: tuple[str, ...], trees: tuple[TreeMount, ...]) -> tuple[str, ...]:
+    """Those of `paths` that hang on a writable tree. One that is a tree itself (it is executable, or
+    denied as well, and so read-only) hangs on what is around it."""
+    around = ((path, _innermost(path, [t for t in trees if t.path != path])) for path in paths)
     return tuple(path for path, owner in around if owner is not None and owner.writable)
 
 
@@ -235,9 +236,14 @@ def _check_mounts(
     trees: tuple[TreeMount, ...], deny: tuple[str, ...], *, private_tmp: bool
 ) -> None:
     """A denied path takes a mount and one for each directory above it in its tree, so that none is
-    renamed; so does a tree in a private /tmp. A path has up to 2,048 names, a grant 64 paths."""
-    mounts = {tree.path for tree in trees}
-    apart = [path for path in mounts if private_tmp and objects.covers_path(TMP, path)]
+    renamed; so does a tree in a writable one or in a private /tmp. A path has up to 2,048 names, a
+    grant 64 paths."""
+    paths = tuple(tree.path for tree in trees)
+    mounts = {*paths}
+    apart = [
+        *_in_writable(paths, trees),
+        *(path for path in paths if private_tmp and objects.covers_path(TMP, path)),
+    ]
     for path in (*deny, *apart):
         while path not in _TOPS:
             mounts.add(path)

@@ -320,6 +320,10 @@ def test_mounts_of_denied_and_granted_paths_are_bounded(policy: Policy, agent: G
     assert _plan(policy, _scoped(agent, read=deep, write=deep)).trees
     below_tmp = ("/tmp" + "/a" * 2000,)
     _refused(Code.UNENFORCEABLE, "scope", policy, _scoped(agent, read=below_tmp, write=()))
+    # A tree in a writable one has its parents held too, in a read-only one not.
+    run = _scoped(agent, execute=("/usr", *deep), deny=())
+    _refused(Code.UNENFORCEABLE, "scope", policy, run)
+    assert len(_plan(policy, _scoped(agent, execute=deep, write=())).trees) == 3
 
 
 def test_search_is_the_narrowest_sandbox(policy: Policy, agent: Grant) -> None:

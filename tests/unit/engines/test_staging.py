@@ -133,6 +133,24 @@ def test_a_denied_path_that_is_a_tree_itself_is_pinned_where_it_is() -> None:
     }
 
 
+def test_the_parents_of_a_tree_in_a_writable_one_are_pinned_but_none_in_what_is_denied() -> None:
+    run = ("/workspace/a/b/c", "/workspace/d/e/f/g")
+    made = plan(execute=("/usr", *run), deny=("/workspace/d/e",))
+    mounts = {m.path: (m.writable, m.executable) for m in staging.tree_mounts(made)}
+    assert mounts == {
+        "/tmp": (True, False),
+        "/workspace": (True, False),
+        "/workspace/a": (True, False),
+        "/workspace/a/b": (True, False),
+        "/workspace/a/b/c": (True, True),
+        "/workspace/d": (True, False),
+        "/workspace/d/e": (False, False),
+        "/workspace/d/e/f/g": (False, True),
+    }
+    read_only = plan(execute=("/usr", *run), write=())
+    assert {m.path for m in staging.tree_mounts(read_only)} == {"/tmp", "/workspace", *run}
+
+
 def test_nothing_is_pinned_in_a_tree_that_can_not_be_written() -> None:
     made = plan(read=("/workspace",), write=())
     assert [m.path for m in staging.tree_mounts(made)] == ["/workspace"]

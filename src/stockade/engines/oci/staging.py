@@ -8,7 +8,8 @@ covers what the runtime must not see, and attaches everything below one staging 
 A denied path below a writable tree is a read-only mount, and every directory between it and the
 root of the outermost tree is a mount point of its own: renaming a parent would otherwise move the
 denial away (`mv .git g; mkdir -p .git/hooks` worked without it). So is every directory between a
-private /tmp and a tree in it.
+writable tree, or a private /tmp, and a tree in it: programs of an executable part would otherwise
+run below any other name that its parent is given.
 """
 
 from __future__ import annotations
@@ -88,24 +89,29 @@ class Place:
 def tree_mounts(plan: SandboxPlan) -> list[TreeMount]:
     """The plan's trees, denied paths and pinned ancestors as mounts, parents before children."""
     mounts = {tree.path: tree for tree in plan.trees}
-    for denied in plan.deny:
+    for path in (*plan.deny, *mounts):
         # What is around it: it may be a tree itself.
-        owner = _owner(plan.trees, str(PurePosixPath(denied).parent))
+        owner = _owner(plan.trees, str(PurePosixPath(path).parent))
         if owner is None or not owner.writable:
             continue
         # Up to the outermost tree: one that lies in another (it is executable, say) moves with the
-        # directories of that one.
-        for parent in map(str, PurePosixPath(denied).parents):
+        # directories of that one. What is denied is read-only: in it nothing moves.
+        for parent in map(str, PurePosixPath(path).parents):
             around = _owner(plan.trees, parent)
-            if around is not None and around.writable:
+            if around is not None and around.writable and not _held(plan.deny, parent):
                 mounts.setdefault(parent, around.model_copy(update={"path": parent}))
-        held = TreeMount(path=denied, writable=False, executable=owner.executable)
-        mounts.setdefault(denied, held)
+        if path in plan.deny:
+            held = TreeMount(path=path, writable=False, executable=owner.executable)
+            mounts.setdefault(path, held)
     return [mounts[path] for path in sorted(mounts)]
 
 
 def _below(path: str, prefix: str) -> bool:
     return path.startswith(prefix.rstrip("/") + "/")
+
+
+def _held(deny: Sequence[str], path: str) -> bool:
+    return any(path == denied or _below(path, denied) for denied in deny)
 
 
 def _owner(trees: Sequence[TreeMount], path: str) -> TreeMount | None:
