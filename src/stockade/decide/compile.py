@@ -35,6 +35,8 @@ _TOPS: Final = (WORKSPACE, TMP)
 # Mounts that the trees of one sandbox may take. The launcher holds a descriptor of each at the same
 # time (max_slots in sandbox/launch.c).
 MAX_MOUNTS: Final = 512
+# Of the kernel: what a process finds of itself there, it may write, however the system is mounted.
+_KERNEL: Final = ("/dev", "/proc")
 _PAGE: Final = 4096
 # An inode of a tmpfs costs about 1 KiB of the same memory limit: one for 8 KiB adds an eighth.
 _BYTES_PER_INODE: Final = 8192
@@ -265,13 +267,13 @@ def _check_deny_outside(
 ) -> None:
     """A denied path of the system or of a private place holds only where all of that is read-only;
     one that would stay writable is refused."""
+    places = (*_KERNEL, *(place.path for place in tmpfs))
     for path in deny:
         if objects.covers_path(WORKSPACE, path) or _innermost(path, trees) is not None:
             continue
         system = profile.system_writable.value and not objects.covers_path(TMP, path)
         private = any(
-            objects.covers_path(path, place.path) or objects.covers_path(place.path, path)
-            for place in tmpfs
+            objects.covers_path(path, place) or objects.covers_path(place, path) for place in places
         )
         if system or private:
             raise failure(
