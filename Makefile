@@ -62,6 +62,7 @@ bench: build/.setup-bench
 # SEED=… repeats a run; a failure names its seed and case.
 soak: build/.setup-dev
 	$(BIN)/python -m tests.soak $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.soak.walls $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.faults.killed_under_load $(if $(SEED),--seed $(SEED))
 
 vectors: build/.setup-dev
