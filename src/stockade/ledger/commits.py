@@ -7,11 +7,13 @@ nothing over, and of many at once most wait for one fsync that they share.
 
 A commit is power-safe (`synchronous = FULL`) when one of its writes asks for that, and otherwise
 outlives the process only. Writes that nobody waits for (`later`) go along with the next ones, a few
-at a time; when too many wait, the thread that adds one writes them.
+at a time; when too many wait, the thread that adds one writes them first. They have been promised
+all the same, so those of a transaction that could not be committed wait for the next one.
 """
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +26,8 @@ Write = Callable[[sqlite3.Connection], T]
 
 _GO_ALONG: Final = 16
 _MOST_WAITING: Final = 100
+
+_log: Final = logging.getLogger("stockade.ledger")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +91,22 @@ class Commits:
         return cast(T, job.value)
 
     def later(self, write: Write[object]) -> None:
-        """With the next commit, or when many wait. Raises sqlite3.Error in the latter case."""
-        self._later.append(write)
+        """With the next commit that succeeds. Raises sqlite3.Error when many wait and can't be
+        written: this one is not kept then."""
         if len(self._later) >= _MOST_WAITING:
             self.flush()
+        self._later.append(write)
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write what waits. Raises sqlite3.Error, and what could not be written waits on."""
         while self._later:
             self.run(lambda connection: None, durable=False)
 
     def _commit(self) -> None:
         jobs = [self._jobs.popleft() for _ in range(len(self._jobs))]
-        along = min(len(self._later), _GO_ALONG)
-        jobs += [_Job(self._later.popleft(), durable=False) for _ in range(along)]
+        waiting = min(len(self._later), _GO_ALONG)
+        along = [_Job(self._later.popleft(), durable=False) for _ in range(waiting)]
+        jobs += along
         connection = self._connection
         committed = False
         try:
@@ -115,6 +121,7 @@ class Commits:
             connection.execute("COMMIT")
             committed = True
         except BaseException as error:
+            self._later.extendleft(job.write for job in reversed(along) if job.error is None)
             for job in jobs:
                 job.error = job.error or error
             # A full disk can end the transaction by itself; there is none to roll back then.
@@ -122,6 +129,10 @@ class Commits:
                 connection.execute("ROLLBACK")
         finally:
             self.follower.ended(committed)
+            if committed:
+                for job in along:
+                    if job.error is not None:
+                        _log.error("a write that nobody waits for failed: %s", job.error)
             for job in jobs:
                 job.done = True
             self._synchronous(full=True)

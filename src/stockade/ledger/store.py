@@ -205,12 +205,17 @@ class SqliteLedger:
     def tidy(self) -> None:
         """Write what waits, and let the log begin anew. Called once a second, by one thread."""
         with _translated():
-            self._commits.flush()
-            checkpoint = "PRAGMA wal_checkpoint(PASSIVE)"
-            log = self._checkpointer.execute(checkpoint).fetchone()[1]
-            if log > _LONG_LOG_PAGES:
-                with self._write_lock:
-                    self._writer.execute(checkpoint)
+            try:
+                self._commits.flush()
+            finally:  # on a full disk this makes the room that the next commit needs
+                self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        checkpoint = "PRAGMA wal_checkpoint(PASSIVE)"
+        log = self._checkpointer.execute(checkpoint).fetchone()[1]
+        if log > _LONG_LOG_PAGES:
+            with self._write_lock:
+                self._writer.execute(checkpoint)
 
     def flush(self) -> None:
         """Write what waits."""

@@ -141,10 +141,72 @@ def test_reads_are_written_soon(ledger: SqliteLedger, table: ClaimTable) -> None
     table.note(claim(3))
     ledger.tidy()
     assert table.get(claim(3).id) is not None
-    for number in range(10, 10 + commits._MOST_WAITING):
+    for number in range(10, 11 + commits._MOST_WAITING):
         table.note(claim(number))
     assert table.get(claim(10).id) is not None
     assert table.get(claim(9 + commits._MOST_WAITING).id) is not None
+
+
+@pytest.fixture
+def in_use(ledger: SqliteLedger, tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """No transaction of the ledger can begin until this one ends."""
+    ledger._writer.execute("PRAGMA busy_timeout = 0")
+    other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    yield other
+    other.close()
+
+
+def test_a_read_waits_for_a_commit_that_succeeds(
+    ledger: SqliteLedger, table: ClaimTable, in_use: sqlite3.Connection
+) -> None:
+    notes = [claim(number, state=ClaimState.COMPLETED) for number in range(10, 50)]
+    for note in notes:
+        table.note(note)
+    for refused in (lambda: table.begin(claim(1)), ledger.tidy, ledger.flush):
+        with pytest.raises(Failure, match="locked"):
+            refused()
+    in_use.execute("ROLLBACK")
+    ledger.tidy()
+    found = table.list(None, None, (ClaimState.COMPLETED,), 99)
+    assert [each.id for each in found] == [note.id for note in notes]
+    assert table.get(claim(1).id) is None  # nor is anything written that was refused
+
+
+def test_what_can_not_wait_any_more_is_refused(
+    ledger: SqliteLedger, table: ClaimTable, in_use: sqlite3.Connection
+) -> None:
+    for number in range(commits._MOST_WAITING):
+        table.note(claim(number))
+    for number in range(200, 203):
+        with pytest.raises(Failure, match="locked"):
+            table.note(claim(number))
+    in_use.execute("ROLLBACK")
+    ledger.tidy()
+    assert len(table.list(None, None, tuple(ClaimState), 999)) == commits._MOST_WAITING
+
+
+def test_a_read_whose_own_write_fails_is_said_and_stops_no_other(
+    ledger: SqliteLedger, table: ClaimTable, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger.commit_later(lambda connection: connection.execute("INSERT INTO nowhere VALUES (1)"))
+    table.note(claim(2))
+    table.begin(claim(1))
+    assert len(table.list(None, None, tuple(ClaimState), 9)) == 2
+    assert "no such table: nowhere" in caplog.text
+
+
+def test_the_log_begins_anew_where_nothing_can_be_written(
+    ledger: SqliteLedger, table: ClaimTable, in_use: sqlite3.Connection, tmp_path: Path
+) -> None:
+    """On a full disk that makes the room which the next commit needs."""
+    in_use.execute("ROLLBACK")
+    table.begin(claim(1))
+    table.note(claim(2))
+    in_use.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Failure, match="locked"):
+        ledger.tidy()
+    assert claim(1).id.encode() in (tmp_path / "ledger.db").read_bytes()
 
 
 def test_what_waits_is_written_at_the_end(tmp_path: Path) -> None:
