@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -72,6 +73,48 @@ def test_closed_ends_calls_and_lets_none_in(running: Running) -> None:
     thread.join()
 
 
+def test_closed_ends_no_call_of_another_lease(running: Running) -> None:
+    with running.enter("other", "a", None, 8) as elsewhere:
+        with running.closed("ls", End.CANCELLED, 10):
+            assert elsewhere.reason() is None
+        assert elsewhere.reason() is None
+
+
+def test_a_lease_is_closed_until_the_last_of_two_has_opened_it(running: Running) -> None:
+    with running.closed("ls", End.CANCELLED, 10):
+        with running.idle(["ls"]):
+            assert code_of(lambda: enter(running)) is Code.BUSY
+        assert code_of(lambda: enter(running)) is Code.BUSY
+    enter(running)
+
+
+class Unheard(EventfdCancel):
+    """Its call can't be told."""
+
+    def set(self, reason: End) -> None:
+        raise OSError(f"no way to say {reason}")
+
+
+def test_a_lease_that_could_not_be_closed_is_open_again() -> None:
+    running = Running(Unheard)
+
+    def close() -> None:
+        with running.closed("ls", End.CANCELLED, 10):
+            raise AssertionError("entered")
+
+    with running.enter("ls", "a", None, 8), pytest.raises(OSError, match="no way"):
+        close()
+    enter(running)
+
+
+def test_the_signal_of_a_call_that_left_holds_no_descriptor(running: Running) -> None:
+    with running.enter("ls", "a", None, 8) as signal:
+        descriptor = signal.fileno()
+        os.fstat(descriptor)
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(descriptor)
+
+
 def test_closed_gives_up_on_a_call_that_does_not_end(running: Running) -> None:
     def close() -> None:
         with running.closed("ls", End.CANCELLED, 0.01):
@@ -97,6 +140,14 @@ def test_drain_refuses_new_calls_and_cancels_what_stays(running: Running) -> Non
     thread.start()
     assert inside.wait(10)
     assert running.drain(0.5)
+    assert running.drain(0)
     assert code_of(lambda: enter(running)) is Code.SHUTTING_DOWN
     thread.join()
     assert reasons == [End.CANCELLED]
+
+
+def test_drain_says_that_a_call_did_not_end(running: Running) -> None:
+    with running.enter("ls", "a", None, 8) as cancel:
+        assert not running.drain(0.01)
+        assert cancel.reason() is End.CANCELLED
+    assert running.drain(0.01)

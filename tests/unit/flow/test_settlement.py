@@ -308,6 +308,38 @@ def test_what_can_not_be_looked_at_is_tried_again_and_not_for_ever(daemons: Daem
     assert claim(line).state is ClaimState.IN_DOUBT
 
 
+def test_what_can_not_be_looked_at_after_the_hosts_end_is_in_doubt_at_once(
+    daemons: Daemons,
+) -> None:
+    """A clock that began again says nothing about the lease of a claim from before."""
+    daemons.dies_at("starting")
+    line = daemons.again(recover=False, boot="boot-2")
+
+    def arm(point: str) -> None:
+        if point == "engine.evidence":
+            raise failure(Code.ENGINE_UNAVAILABLE, "not now")
+
+    line.house.engine.point = arm
+    line.house.settlement.recover()
+    assert claim(line).state is ClaimState.IN_DOUBT
+
+
+def test_a_fault_while_a_call_is_looked_at_leaves_it_to_the_next_look(daemons: Daemons) -> None:
+    daemons.dies_at("starting")
+    line = daemons.again(recover=False)
+
+    def arm(point: str) -> None:
+        if point == "engine.evidence":
+            raise RuntimeError("a fault")
+
+    line.house.engine.point = arm
+    with pytest.raises(RuntimeError):
+        line.house.settlement.recover()
+    line.house.engine.point = lambda point: None
+    line.house.settlement.tick()
+    assert claim(line).state is ClaimState.IN_DOUBT
+
+
 def test_a_person_says_that_it_was_executed(daemons: Daemons) -> None:
     daemons.dies_at("ran")
     settlement = daemons.again().house.settlement
@@ -330,7 +362,12 @@ def test_a_person_says_that_it_was_not(daemons: Daemons) -> None:
     daemons.dies_at("starting")
     settlement = daemons.again().house.settlement
     wanted = claim(daemons.line).id
-    settlement.settle(None, wanted, completed=False, by="uid 0", reason="it is not there")
+    settled = settlement.settle(
+        None, wanted, completed=False, by="uid 0", reason="it is not there"
+    )
+    assert settled.state is ClaimState.NOT_EXECUTED
+    assert settled.result is not None
+    assert ToolResult.model_validate_json(settled.result).status is Status.UNKNOWN
     assert not repeat(daemons.line).replayed
     assert started(daemons.line) == 1
 
