@@ -30,7 +30,6 @@ from stockade.flow.spending import Bill, Spending
 from stockade.flow.told import Teller
 from stockade.terms.call import ViewOperation
 from stockade.terms.claim import (
-    UNSETTLED,
     ClaimRecord,
     ClaimState,
     Completed,
@@ -116,7 +115,7 @@ class Settlement:
         reason = self._teller.hidden(found, reason)
         state = ClaimState.COMPLETED if completed else ClaimState.NOT_EXECUTED
         told = self._teller.by_hand(found, by, reason) if completed else None
-        done = found.state in UNSETTLED and self._book.settle(
+        done = self._book.settle(
             claim_id,
             state,
             at_s=self._claims.clock(),

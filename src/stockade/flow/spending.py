@@ -80,7 +80,7 @@ class Spending:
         """The budgets of a chain, root first, and what was spent of each. Raises
         Failure(storage_unavailable)."""
         budgets = budgets_of(permit)
-        return list(zip(budgets, self._book.spent(budgets), strict=True)) if budgets else []
+        return list(zip(budgets, self._book.spent(budgets), strict=True))
 
 
 def budgets_of(permit: Permit) -> tuple[Budget, ...]:

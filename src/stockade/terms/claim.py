@@ -35,9 +35,6 @@ class Settled:
     audit: Head | None
 
 
-UNSETTLED = (ClaimState.IN_FLIGHT, ClaimState.IN_DOUBT)
-
-
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
     """`id` is the call's name and `key` its idempotency key (decide.idempotency). `arguments` are

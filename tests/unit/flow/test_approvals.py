@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -49,6 +50,24 @@ def test_only_calls_that_a_rule_fits_wait_for_a_person(line: Line, token: str) -
     assert line.call("file_view", {"path": "none"}, token=token).status == "rejected"
     assert line.house.approvals.list() == []
     asked(line.call(arguments=PUSH, token=token))
+
+
+def test_a_yes_is_given_back_with_the_bill(line: Line, token: str) -> None:
+    """Where nothing ran although the call was carried out: a shell that was not found, say."""
+    grant(line, asked(line.call(arguments=PUSH, token=token)))
+    permit = line.house.permit(token)
+    [approval] = line.house.approvals.list()
+    arguments = json.loads(approval.arguments)
+    for ran, state in ((False, ApprovalState.GRANTED), (True, ApprovalState.USED)):
+        gate = line.house.gate.open(permit, line.record, "bash_execute", arguments, command=True)
+        with gate as bill:
+            bill.began = bill.runs = True
+            assert line.house.approvals.show(approval.id).state is ApprovalState.USED
+            if ran:
+                bill.end(0)
+            else:
+                bill.give_back()
+        assert line.house.approvals.show(approval.id).state is state
 
 
 def test_a_yes_is_for_one_start_of_exactly_this_call(line: Line, token: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+import pytest
 
 from stockade.decide.blocks import narrow
 from stockade.decide.tokens import attenuate, inspect
@@ -119,3 +122,28 @@ def test_the_leases_of_sub_trajectories_go_with_it(house: House) -> None:
     for record in (parent, forked):
         assert house.leases.show(None, record.id).state is LeaseState.RELEASED
     assert house.left_behind() == []
+
+
+def test_a_lease_in_the_workspace_of_a_revoked_one_lets_no_call_in(house: House) -> None:
+    """Though its own capability does not come from the one that was revoked."""
+    token, parent = made_of(house)
+    shared = house.leases.create(
+        house.request("run-1/sub", capability=token, share=parent.id)
+    ).record
+    permit = house.permit(shared.token)
+    house.leases.admit(shared.id, permit)
+    revoke(house, parent.token)
+    assert not house.authority.revoked(shared.chain)
+    assert code_of(partial(house.leases.admit, shared.id, permit)) is Code.LEASE_EXPIRED
+
+
+@pytest.mark.parametrize("state", [LeaseState.DIRTY, LeaseState.RELEASED])
+def test_a_lease_is_over_with_the_one_whose_workspace_it_works_in(
+    house: House, state: LeaseState
+) -> None:
+    """Also where a crash came between the end of the one and of the other."""
+    _, parent = made_of(house)
+    shared = house.leases.create(house.request("run-1/sub", share=parent.id)).record
+    assert not house.steps.over(shared, house.clock.moment())
+    house.ledger.put_lease(replace(parent, state=state))
+    assert house.steps.over(shared, house.clock.moment())

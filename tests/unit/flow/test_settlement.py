@@ -362,9 +362,7 @@ def test_a_person_says_that_it_was_not(daemons: Daemons) -> None:
     daemons.dies_at("starting")
     settlement = daemons.again().house.settlement
     wanted = claim(daemons.line).id
-    settled = settlement.settle(
-        None, wanted, completed=False, by="uid 0", reason="it is not there"
-    )
+    settled = settlement.settle(None, wanted, completed=False, by="uid 0", reason="it is not there")
     assert settled.state is ClaimState.NOT_EXECUTED
     assert settled.result is not None
     assert ToolResult.model_validate_json(settled.result).status is Status.UNKNOWN

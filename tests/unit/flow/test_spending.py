@@ -69,6 +69,30 @@ def test_what_was_used_beyond_the_budget_never_makes_the_sum_larger_than_it() ->
     assert book.spent(one) == [Amount(cpu_ms=300)]
 
 
+def test_what_is_given_back_is_given_back_once() -> None:
+    """What others have counted meanwhile stays."""
+    book, one = FakeSpendBook(), (budget(calls=9),)
+    made, other, ended = (Bill(book, one, Prices({"run": 5}, 0, 0), "run", None) for _ in range(3))
+    for each in (made, other, ended):
+        assert each.open() is None
+    ended.end(0)
+    for _ in range(2):
+        made.give_back()
+        ended.give_back()
+    assert (made.undone, made.cost_micro) == (True, 0)
+    assert (ended.undone, ended.cost_micro) == (False, 5)
+    assert [spent.calls for spent in book.spent(one)] == [2]
+
+
+@pytest.mark.parametrize(("cpu_second", "cost"), [(0, 5), (1000, None)])
+def test_the_cost_is_said_where_it_is_known(cpu_second: int, cost: int | None) -> None:
+    book, rate = FakeSpendBook(), Rate(2, 2000)
+    made = bill(book, (budget(cpu_ms=5000),), rate, Prices({"run": 5}, cpu_second, 0))
+    assert made.open() is None
+    made.end(None)
+    assert made.cost_micro == cost
+
+
 def test_nothing_is_counted_of_a_call_that_has_no_budget_left() -> None:
     book, rate = FakeSpendBook(), Rate(2, 2000)
     one = (budget(cpu_ms=rate.reserve_ms + rate.least_ms - 1, calls=9),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,9 +92,10 @@ def test_a_claim_is_begun_once_unless_nothing_was_executed(table: ClaimTable) ->
     first, again = claim(), claim(request_id="rq_other", arguments="{}")
     table.begin(first)
     table.begin(replace(first, foreseen=EDIT))  # the same request goes on
-    with pytest.raises(Failure) as caught:
-        table.begin(again)
-    assert caught.value.fault.code is Code.INTERNAL
+    for write in (table.begin, table.put):
+        with pytest.raises(Failure) as caught:
+            write(again)
+        assert caught.value.fault.code is Code.INTERNAL
     assert settle(table, first, ClaimState.NOT_EXECUTED)
     table.begin(again)
     assert table.get(first.id) == again
@@ -163,13 +164,18 @@ def test_a_read_waits_for_a_commit_that_succeeds(
     notes = [claim(number, state=ClaimState.COMPLETED) for number in range(10, 50)]
     for note in notes:
         table.note(note)
-    for refused in (lambda: table.begin(claim(1)), ledger.tidy, ledger.flush):
+    refused: list[Callable[[], None]] = [
+        lambda: table.begin(claim(1)),
+        ledger.tidy,
+        ledger.flush,
+    ]
+    for each in refused:
         with pytest.raises(Failure, match="locked"):
-            refused()
+            each()
     in_use.execute("ROLLBACK")
     ledger.tidy()
     found = table.list(None, None, (ClaimState.COMPLETED,), 99)
-    assert [each.id for each in found] == [note.id for note in notes]
+    assert [row.id for row in found] == [note.id for note in notes]
     assert table.get(claim(1).id) is None  # nor is anything written that was refused
 
 
@@ -189,11 +195,18 @@ def test_what_can_not_wait_any_more_is_refused(
 def test_a_read_whose_own_write_fails_is_said_and_stops_no_other(
     ledger: SqliteLedger, table: ClaimTable, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger.commit_later(lambda connection: connection.execute("INSERT INTO nowhere VALUES (1)"))
+    """And what it wrote before it failed is not kept."""
+
+    def half(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO counter (name, value) VALUES ('half', 1)")
+        connection.execute("INSERT INTO nowhere VALUES (1)")
+
+    ledger.commit_later(half)
     table.note(claim(2))
     table.begin(claim(1))
     assert len(table.list(None, None, tuple(ClaimState), 9)) == 2
     assert "no such table: nowhere" in caplog.text
+    assert not ledger.rows("SELECT 1 FROM counter WHERE name = 'half'", ())
 
 
 def test_the_log_begins_anew_where_nothing_can_be_written(
@@ -224,11 +237,12 @@ def test_claims_are_kept_until_some_time_after_the_release(
 ) -> None:
     for number in range(3):
         table.begin(claim(number))
-    table.note(claim(4))
     table.begin(claim(5, lease_id="ls_0000000000000002"))
+    table.note(claim(4))
     with ledger.transaction() as connection:
         connection.execute("INSERT INTO released_lease VALUES (?)", (claim().lease_id,))
     table.sweep(100.0, 7.0)
+    assert not ledger.rows("SELECT 1 FROM released_lease", ())
     table.sweep(106.9, 7.0)
     assert len(table.list(None, None, tuple(ClaimState), 99)) == 5
     table.sweep(107.0, 7.0)
@@ -355,6 +369,8 @@ def test_the_call_that_kept_an_artifact_is_found_by_its_own_id_alone(table: Clai
     table.put(claim(1, call_id="c1", chain=("mine",), result=kept))
     table.put(claim(2, call_id="c2", chain=("other",), result=named))
     table.put(claim(3, call_id="c3", chain=("none",)))
+    table.note(claim(4, call_id="c4", chain=("read",), result='{"artifacts":[{"id":"ar_4"}]}'))
+    assert table.chain_of_artifact(lease, "ar_4") == ("read",)
     assert table.chain_of_artifact(lease, wanted) == ("mine",)
     assert table.chain_of_artifact("ls_0000000000000002", wanted) is None
     assert table.chain_of_artifact(lease, "ar_0000000000000002") is None
