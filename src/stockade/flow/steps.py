@@ -223,24 +223,20 @@ class LeaseSteps:
                 stack.enter_context(self._running.closed(record.id, reason, DRAIN_S))
             yield
 
-    def try_remove(self, record: LeaseRecord, reason: End) -> bool:
+    def try_remove(self, record: LeaseRecord, reason: End) -> None:
         """`remove` for those who can't answer for its failure: it is logged, and the record says
         that it is to be repeated. Every exception, because one lease must not stop the others."""
         try:
             self.remove(record, reason)
         except Exception as error:
             _log.warning("lease=%s cleanup failed, to be repeated: %s", record.id, error)
-            return False
-        return True
 
-    def try_reset(self, record: LeaseRecord) -> bool:
+    def try_reset(self, record: LeaseRecord) -> None:
         """`reset` like `try_remove`."""
         try:
             self.reset(record)
         except Exception as error:
             _log.warning("lease=%s reset failed, to be repeated: %s", record.id, error)
-            return False
-        return True
 
     def attach(self, record: LeaseRecord) -> Workspace:
         spec = self.spec(record)

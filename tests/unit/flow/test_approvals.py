@@ -70,6 +70,25 @@ def test_a_yes_is_given_back_with_the_bill(line: Line, token: str) -> None:
         assert line.house.approvals.show(approval.id).state is state
 
 
+def test_who_finds_a_yes_used_up_does_not_give_it_back(
+    line: Line, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two that have seen it granted one starts, and no third may start after the other."""
+    grant(line, asked(line.call(arguments=PUSH, token=token)))
+    approvals = line.house.approvals
+    [approval] = approvals.list()
+    approvals.use(approval.id)  # the first has started
+    monkeypatch.setattr(approvals, "check", lambda *seen: approval.id)
+    permit, arguments = line.house.permit(token), json.loads(approval.arguments)
+
+    def second() -> None:
+        with line.house.gate.open(permit, line.record, "bash_execute", arguments, command=True):
+            raise AssertionError("started")
+
+    assert code_of(second) is Code.APPROVAL_NEEDED
+    assert approvals.show(approval.id).state is ApprovalState.USED
+
+
 def test_a_yes_is_for_one_start_of_exactly_this_call(line: Line, token: str) -> None:
     approval = asked(line.call(arguments=PUSH, token=token))
     assert asked(line.call(arguments=PUSH, token=token)) == approval

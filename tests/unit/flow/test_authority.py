@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,7 @@ def test_tenants_can_not_fill_the_list_and_an_operator_goes_on(
     token = below(token)
     assert code_of(lambda: revoke(house, token, TENANT)) is Code.BUSY
     revoke(house, token)
+    house.authority.revoke_block("0" * 64, "uid 0", "leaked", house.clock())
 
 
 def test_running_calls_below_a_revoked_block_are_cancelled_and_others_go_on(house: House) -> None:
@@ -289,3 +291,23 @@ def test_nothing_is_signed_with_a_key_that_is_not_on_the_disk(house: House) -> N
         authority.rotate()
     assert authority.signer().kid == KID
     assert [use.kid for use in authority.key_uses()] == [KID]
+
+
+def test_a_key_is_added_beside_those_with_other_names(house: House) -> None:
+    """Whoever wrote the key file chose them."""
+    keys = RootKeys("prod", {name: bytes(32) for name in ("prod", "kx", "k", "97")})
+    authority = Authority(
+        keys,
+        save=lambda keys: None,
+        ledger=house.ledger,
+        running=house.running,
+        random_hex=lambda size: "7" * (2 * size),
+    )
+    assert authority.rotate() == "k1"
+    assert authority.rotate() == "k2"
+
+
+def test_a_lease_whose_token_is_of_another_version_holds_no_key(house: House) -> None:
+    record = house.leases.create(house.request()).record
+    house.ledger.put_lease(replace(record, token="stk0.of-before"))
+    assert [use.leases for use in house.authority.key_uses()] == [0]

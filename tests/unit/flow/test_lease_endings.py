@@ -14,6 +14,7 @@ from stockade.terms.lease import LeaseState
 from stockade.terms.outcome import End
 from stockade.testing.faults import Faults, raising
 from stockade.testing.house import TENANT, Caller, House, code_of
+from tests.unit.flow.lines import Line
 
 ADDRESS = f"{TENANT}/run-1"
 
@@ -175,3 +176,29 @@ def test_b77_a_removal_that_fails_is_an_error_and_the_lease_is_never_handed_out_
     fresh = house.leases.create(house.request()).record
     assert fresh.id != record.id
     assert house.left_behind() == [fresh.id]
+
+
+@pytest.mark.parametrize("operation", ["reset", "take over"])
+def test_nothing_goes_on_in_a_sandbox_of_before(line: Line, operation: str) -> None:
+    """What a command left running there would write into what is new, or for another owner."""
+    house, parent = line.house, line.record
+    token = line.record.token
+    request = house.request("run-1/sub", capability=token, share=parent.id)
+    below = house.leases.create(request).record
+    line.call()
+    line.call(lease=below.id, token=below.token)
+    assert [sandbox.alive() for sandbox in house.engine.created] == [True, True]
+    if operation == "reset":
+        house.leases.reset(TENANT, parent.id)
+    else:
+        house.leases.create(house.request(take_over=True))
+    assert [sandbox.alive() for sandbox in house.engine.created] == [False, False]
+
+
+def test_a_reset_ends_what_was_to_be_removed_from_the_workspace(house: House) -> None:
+    parent = house.leases.create(house.request()).record
+    request = house.request("run-1/sub", capability=parent.token, share=parent.id)
+    below = house.leases.create(request).record
+    house.ledger.put_lease(replace(below, state=LeaseState.DIRTY))
+    house.leases.reset(TENANT, parent.id)
+    assert house.leases.show(None, below.id).state is LeaseState.RELEASED

@@ -17,7 +17,7 @@ from stockade.terms.grant import Tier
 from stockade.terms.outcome import End
 from stockade.terms.patience import Patience
 from stockade.terms.plan import Kind, SandboxPlan
-from stockade.terms.ports import LeaseTree, Sandbox
+from stockade.terms.ports import LeaseTree, Sandbox, Survivor
 from stockade.testing.faults import Faults, raising
 from stockade.testing.house import House, code_of, open_house
 
@@ -85,6 +85,32 @@ def test_longest_idle_sandbox_makes_room(house: House, tree: LeaseTree) -> None:
 def test_who_may_have_none_has_none_also_where_there_is_one(house: House, tree: LeaseTree) -> None:
     get(house, tree)
     assert code_of(lambda: get(house, tree, at_most=0)) is Code.RIGHT_NOT_GRANTED
+
+
+def test_one_of_another_version_takes_no_call_and_makes_room_first(
+    house: House, tree: LeaseTree
+) -> None:
+    search = get(house, tree, Kind.SEARCH)
+    with closing(EventfdCancel()) as cancel:
+        patience = Patience(cancel, 60.0, time.monotonic)
+        plan, digest = plan_of(house)
+        old, new = (house.engine.create(tree, plan, digest, patience) for _ in range(2))
+    house.sandboxes.adopt(Survivor(tree.lease_id, old, current=False))
+    made = get(house, tree, at_most=2)
+    assert made is not old
+    assert (old.alive(), search.alive()) == (False, True)
+    made.close()
+    house.sandboxes.adopt(Survivor(tree.lease_id, new, current=True))
+    assert get(house, tree) is new
+
+
+def test_one_in_which_a_command_of_an_earlier_process_goes_on_makes_no_room(
+    house: House, tree: LeaseTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = get(house, tree)
+    monkeypatch.setattr(first, "busy", lambda: True)
+    assert code_of(lambda: get(house, tree, Kind.SEARCH, at_most=1)) is Code.BUSY
+    assert first.alive()
 
 
 def test_sandbox_in_use_is_never_ended_for_another(house: House, tree: LeaseTree) -> None:

@@ -96,8 +96,15 @@ def test_a_family_hides_together_and_nobody_else(house: House) -> None:
     assert hides(house, above)
     assert not hides(house, other)
     assert not hides(house, None)
+    fork = lease_of(house, "run-1/b", fork=above.id, capability=token)
+    assert hides(house, fork)  # its files are copies of theirs
+    deeper = lease_of(
+        house, "run-1/b/c", share=fork.id, capability=house.leases.show(None, fork.id).token
+    )
+    assert hides(house, deeper)
     house.secrets.remove(shared, "A")
     assert not hides(house, above)
+    assert not hides(house, deeper)
     assert code_of(lambda: house.secrets.remove(shared, "A")) is Code.NOT_FOUND
 
 

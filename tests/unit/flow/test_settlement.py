@@ -17,6 +17,7 @@ from pydantic import JsonValue
 
 from stockade.flow.settlement import Settlement
 from stockade.host.file_replace import edit_name
+from stockade.host.files import LeaseFiles
 from stockade.terms.claim import (
     ClaimRecord,
     ClaimState,
@@ -133,6 +134,7 @@ def test_after_the_hosts_end_a_command_is_in_doubt(daemons: Daemons) -> None:
     daemons.dies_at("starting")
     line = daemons.again(boot="boot-2")
     assert claim(line).state is ClaimState.IN_DOUBT
+    assert line.house.engine.forgotten == [("sandbox-0", "0")]  # nobody asks for it again
     assert code(repeat(line)) is Code.IN_DOUBT
     assert started(line) == 0
 
@@ -268,6 +270,38 @@ def test_edits_of_one_file_in_a_row(daemons: Daemons) -> None:
     assert file(line).read_text() == "three\n"
     assert line.call("file_edit", EDIT, call_id="c").replayed
     assert line.call("file_edit", more, call_id="d").replayed
+
+
+def test_an_edit_whose_file_can_not_be_looked_at_waits(
+    daemons: Daemons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no text file any more is in doubt; a disk that can't be read says nothing of it."""
+    daemons.dies_at("ran", "file_edit", EDIT)
+    line = daemons.again(recover=False)
+
+    def unreadable(*arguments: object) -> None:
+        raise failure(Code.WORKSPACE_UNAVAILABLE, "not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LeaseFiles, "view", unreadable)
+        line.house.settlement.recover()
+    assert claim(line).state is ClaimState.IN_FLIGHT
+    line.house.settlement.tick()
+    assert claim(line).state is ClaimState.COMPLETED
+
+
+def test_a_name_that_can_not_be_removed_keeps_no_edit_in_flight(
+    daemons: Daemons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemons.dies_at("ran", "file_edit", EDIT)
+    line = daemons.again(recover=False)
+
+    def gone(*arguments: object) -> None:
+        raise failure(Code.NOT_FOUND, "its directory is gone")
+
+    monkeypatch.setattr(LeaseFiles, "tidy", gone)
+    line.house.settlement.recover()
+    assert claim(line).state is ClaimState.COMPLETED
 
 
 def test_an_edit_of_a_workspace_that_is_gone(daemons: Daemons) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -75,6 +76,20 @@ def test_a_failed_reset_is_repeated_by_the_sweeper(house: House, faults: Faults)
     house.clock.advance(SWEEP_S)
     house.sweeper.tick()
     assert state_of(house, record.id) is LeaseState.READY
+
+
+def test_a_reset_that_fails_at_the_start_stops_nothing(
+    house: House, faults: Faults, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = house.leases.create(house.request()).record
+    other = house.leases.create(house.request("run-2")).record
+    house.ledger.put_lease(replace(record, state=LeaseState.RESETTING))
+    house.ledger.put_lease(replace(other, state=LeaseState.DIRTY))
+    faults.arm("workspaces.reset.half", raising(OSError("immutable")))
+    house.sweeper.recover()
+    assert state_of(house, record.id) is LeaseState.RESETTING
+    assert state_of(house, other.id) is LeaseState.RELEASED
+    assert "immutable" in caplog.text
 
 
 def test_what_no_lease_claims_is_removed_and_what_one_claims_is_not(house: House) -> None:
