@@ -281,3 +281,17 @@ def test_a_ledger_that_can_not_be_written_ends_the_command(line: Line) -> None:
     assert result.replayed
     line.house.ledger._writer.execute("PRAGMA query_only = OFF")
     assert spent(line, token) == [Amount(cpu_ms=RESERVE_MS + SLICE_MS)]
+
+
+def test_a_whole_file_that_broke_off_is_counted(line: Line) -> None:
+    """Part of it may have been written."""
+    token = limited(line, calls=2)
+
+    def transfer() -> None:
+        permit = line.house.permit(token)
+        with line.house.gate.transfer(permit, line.record, "file_edit", {"path": "f"}):
+            raise OSError("the client is gone")
+
+    with pytest.raises(OSError, match="the client"):
+        transfer()
+    assert [amount.calls for amount in spent(line, token)] == [1]

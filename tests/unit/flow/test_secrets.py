@@ -102,6 +102,9 @@ def test_a_family_hides_together_and_nobody_else(house: House) -> None:
         house, "run-1/b/c", share=fork.id, capability=house.leases.show(None, fork.id).token
     )
     assert hides(house, deeper)
+    token = house.leases.show(None, shared.id).token
+    copy = lease_of(house, "run-1/a/d", fork=shared.id, capability=token)
+    assert hides(house, copy)
     house.secrets.remove(shared, "A")
     assert not hides(house, above)
     assert not hides(house, deeper)

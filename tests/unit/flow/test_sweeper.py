@@ -139,6 +139,17 @@ def test_a_busy_lease_is_left_for_the_next_time(house: House) -> None:
     assert state_of(house, record.id) is LeaseState.RELEASED
 
 
+def test_a_lease_that_was_renewed_while_the_sweeper_looked_goes_on(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = house.leases.create(house.request(ttl_s=10)).record
+    house.leases.renew(TENANT, seen.id, 100)
+    house.clock.advance(10)
+    monkeypatch.setattr(house.ledger, "leases", lambda tenant=None: [seen])
+    house.sweeper.tick()
+    assert state_of(house, seen.id) is LeaseState.READY
+
+
 def test_nothing_stops_the_sweeper(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

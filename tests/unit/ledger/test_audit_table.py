@@ -143,6 +143,16 @@ def test_what_waits_to_be_written_is_signed_too(place: Place) -> None:
     assert made.seq == 2
 
 
+def test_what_waits_to_be_written_comes_before_the_last_record(place: Place) -> None:
+    place.ledger.commit_later(
+        lambda connection: place.table.append(connection, place.event(turn=1))
+    )
+    made = place.table.write_signed(place.event(turn=2), 5, last=True)
+    assert [record.turn for record in place.records()[:2]] == [1, 2]
+    assert made.seq == 2
+    assert place.kept == [made]
+
+
 def test_several_records_of_one_transaction_follow_each_other(place: Place) -> None:
     with place.ledger.transaction() as connection:
         for number in range(3):
@@ -292,11 +302,13 @@ def test_only_what_is_exported_and_old_is_dropped_up_to_a_checkpoint(place: Plac
     now = int(place.clock() * 1000)
     assert place.table.drop(now, now) == 0  # nothing is exported
     place.table.exported(12, place.event(kind=AuditKind.AUDIT_EXPORTED))
+    assert place.records()[-1].kind is AuditKind.AUDIT_EXPORTED
     assert place.table.drop(now - 1_000_000, now) == 0  # nothing is old
     assert place.table.drop(now - 250_000, now) == 4
     assert place.records()[0].seq == 5
     assert place.records()[-2].detail == {"through": 4, "records": 4}
     assert place.table.unsealed() == 0  # or it would say nothing
+    assert place.kept[-1].seq == place.records()[-2].seq
     assert place.flaw() is None
     assert place.table.drop(now, now) == 5
     assert place.records()[0].seq == 10
