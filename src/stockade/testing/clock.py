@@ -75,3 +75,8 @@ class ManualClock:
         """How many threads wait now: a test advances the clock once they do."""
         with self._lock:
             return len(self._waiting)
+
+    def still(self) -> int:
+        """How many of those have not been woken: a thread that has may take long to go on."""
+        with self._lock:
+            return sum(when > self._boot_s for when in self._waiting.values())
