@@ -74,7 +74,8 @@ class LeaseDirectory:
         (device, inode) that no copy descends into. Raises Failure: source_unusable,
         storage_unavailable."""
         part = self.path / "base.part"
-        part.mkdir(mode=0o755)
+        part.mkdir()
+        part.chmod(0o755)
         os.chown(part, spec.uid_base, spec.uid_base)
         if spec.source is None:
             return SourceReport(0, 0, 0)

@@ -96,6 +96,13 @@ def test_a_shell_that_was_sent_its_command_is_ended_and_paid_for() -> None:
         assert attempts.told(failure(code, "nothing ran")).fault.code is Code.SANDBOX_LOST
 
 
+def test_a_call_without_a_meter_has_none_after_it() -> None:
+    attempts = Attempts(replace(context(), cpu=None))
+    attempts.ended(placed(Process()), lambda: None)
+    assert attempts.doubtful
+    assert attempts.context.cpu is None
+
+
 def test_what_can_not_be_ended_is_in_doubt() -> None:
     with pytest.raises(Failure) as raised:
         Attempts(context()).ended(placed(Process(dies=False)), lambda: None)

@@ -3,11 +3,12 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from stockade.engines.oci import image, toolbox
+from stockade.engines.oci import image, places, toolbox
 from stockade.host.data import data_directory, native_program
 from stockade.terms.fault import Code, Failure
 
@@ -33,6 +34,47 @@ def test_building_again_replaces_it(tmp_path: Path) -> None:
     made = image.build(recipe(), tmp_path)
     assert "tampered" not in (made.root / "etc/passwd").read_text()
     assert [entry.name for entry in tmp_path.iterdir()] == ["host"]
+
+
+def test_what_a_killed_process_left_half_made_is_removed(tmp_path: Path) -> None:
+    part = tmp_path / ".host.part"
+    (part / "etc").mkdir(parents=True)
+    (part / "etc/passwd").write_text("half")
+    made = image.build(recipe(), tmp_path)
+    assert "half" not in (made.root / "etc/passwd").read_text()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["host"]
+
+
+def test_files_of_the_host_that_the_recipe_names_are_there(tmp_path: Path) -> None:
+    made = image.build(recipe(), tmp_path)
+    here = [copy.path for copy in recipe().copies if os.path.isfile(copy.path)]
+    assert here
+    for path in here:
+        assert (made.root / path[1:]).read_bytes() == Path(path).read_bytes()
+
+
+@pytest.fixture
+def tight_umask() -> Iterator[None]:
+    """The daemon's own must not matter: whoever runs inside is none that it names."""
+    old = os.umask(0o077)
+    yield
+    os.umask(old)
+
+
+@pytest.mark.usefixtures("tight_umask")
+def test_everybody_inside_can_search_and_read_it(tmp_path: Path) -> None:
+    named = {item.path: int(item.mode, 8) for item in recipe().directories}
+    root = image.build(recipe(), tmp_path).root
+    for path in (root, *root.rglob("*")):
+        inside = f"/{path.relative_to(root)}"
+        if not path.is_symlink():
+            plain = 0o755 if path.is_dir() else 0o644
+            assert stat.S_IMODE(path.stat().st_mode) == named.get(inside, plain), inside
+    tools = toolbox.build(tmp_path / "toolbox", *PROGRAMS)
+    for directory in (tools, tools / "rg"):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o755
+    places.make_layers(str(tmp_path / "layers"), ["0"], os.getuid())
+    assert stat.S_IMODE((tmp_path / "layers/0/upper").stat().st_mode) == 0o755
 
 
 @pytest.mark.parametrize("path", ["/", "/usr", "/usr/bin", "/opt", "/etc/passwd", "/etc/ssl/certs"])

@@ -9,6 +9,7 @@ import pytest
 
 from stockade.engines.oci.journal import CallJournal, Entry
 from stockade.terms.call import Capture
+from stockade.terms.fault import Code, Failure
 
 
 def entry(sandbox: str, number: int) -> Entry:
@@ -85,4 +86,30 @@ def test_counters_beyond_their_fields_end_no_call(tmp_path: Path) -> None:
     journal.refused("sb_1")
     ((_, found),) = journal.entries()
     assert (found.oom_kills, found.pids_refused) == (most, most)
+    journal.close()
+
+
+def test_forgetting_a_call_that_nobody_knows_changes_nothing(tmp_path: Path) -> None:
+    """The next process would take a file that is not whole for another boot's."""
+    journal = CallJournal(tmp_path / "calls", "boot")
+    journal.begin(entry("sb_1", 1), lambda: None)
+    journal.forget("2")
+    journal.close()
+    again = CallJournal(tmp_path / "calls", "boot")
+    assert again.whole
+    assert [each for _, each in again.entries()] == [entry("sb_1", 1)]
+    again.close()
+
+
+def test_a_call_that_has_no_room_is_refused_and_those_before_it_stay(tmp_path: Path) -> None:
+    journal = CallJournal(tmp_path / "calls", "boot")
+    with pytest.raises(Failure) as raised:
+        for number in range(10_000):
+            journal.begin(entry("sb_1", number), lambda: None)
+    assert raised.value.fault.code is Code.BUSY
+    found = sorted(each.number for _, each in journal.entries())
+    assert found
+    assert found == list(range(len(found)))
+    journal.forget("0")
+    journal.begin(entry("sb_1", 10_000), lambda: None)
     journal.close()

@@ -142,6 +142,17 @@ def test_the_tree_is_the_source_owned_by_the_lease(made: Workspace, source: Path
     assert sorted(os.listdir(place(made, "."))) == ["tmp", "workspace"]
 
 
+def test_everybody_inside_can_search_an_empty_workspace(house: House) -> None:
+    old = os.umask(0o077)  # the daemon's own must not matter
+    try:
+        house.workspaces.create(spec())
+        made = house.workspaces.attach(spec())
+        for path, mode in (("workspace", 0o755), ("tmp", 0o1777)):
+            assert stat.S_IMODE(place(made, path).stat().st_mode) == mode
+    finally:
+        os.umask(old)
+
+
 def test_the_source_is_never_written(made: Workspace, source: Path) -> None:
     (place(made) / "README").write_bytes(b"changed\n")
     (place(made) / "src/main.py").unlink()

@@ -17,6 +17,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, ValidationError
 
+from stockade.engines.oci.toolbox import INSIDE
 from stockade.host.openat2 import open_below
 from stockade.terms.base import Model
 from stockade.terms.fault import Code, failure
@@ -105,7 +106,8 @@ def parse_recipe(data: bytes) -> Recipe:
 def build(recipe: Recipe, directory: Path) -> SystemImage:
     """Make `<directory>/<name>`. Raises Failure(engine_unavailable)."""
     root = directory / recipe.name
-    fresh = directory / f".{recipe.name}.{os.getpid()}"
+    # One name: whoever has the state directory removes what a killed process left half made.
+    fresh = directory / f".{recipe.name}.part"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(fresh, ignore_errors=True)
@@ -121,14 +123,14 @@ def build(recipe: Recipe, directory: Path) -> SystemImage:
 
 
 def _fill(recipe: Recipe, root: Path) -> None:
-    root.mkdir(mode=0o755)
+    _searchable(root)
     for directory in recipe.directories:
         path = root / directory.path[1:]
         path.mkdir()
         path.chmod(int(directory.mode, 8))
     for mount in recipe.mounts:
-        (root / mount.path[1:]).mkdir(parents=True, exist_ok=True)
-    (root / "run/stockade").mkdir(parents=True, exist_ok=True)
+        _make(root, mount.path)
+    _make(root, INSIDE)
     for link in recipe.links:
         (root / link.path[1:]).symlink_to(link.target)
     for file in recipe.files:
@@ -140,3 +142,19 @@ def _fill(recipe: Recipe, root: Path) -> None:
         if os.path.isfile(copy.path):
             shutil.copyfile(copy.path, root / copy.path[1:])
             (root / copy.path[1:]).chmod(0o644)
+
+
+def _make(root: Path, inside: str) -> None:
+    """The directory `inside`, and those above it that the recipe does not name."""
+    path = root
+    for name in inside[1:].split("/"):
+        path /= name
+        if not path.exists():
+            _searchable(path)
+
+
+def _searchable(path: Path) -> None:
+    """Whoever runs inside is neither its owner nor of its group, and mkdir(2) gives others what
+    the umask of whoever started this process leaves them (027 is common advice)."""
+    path.mkdir()
+    path.chmod(0o755)

@@ -61,7 +61,8 @@ def make_layers(layers: str, names: Sequence[str], owner: int) -> None:
     for name in names:
         for part in ("upper", "work"):
             path = f"{layers}/{name}/{part}"
-            os.makedirs(path, mode=0o755)
+            os.makedirs(path)
+            os.chmod(path, 0o755)  # the upper one's mode is what the directory has inside
             os.chown(path, owner, owner)
 
 

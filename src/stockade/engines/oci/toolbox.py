@@ -34,7 +34,8 @@ def build(directory: Path, guest: Path, hold: Path, regular: Path) -> Path:
     try:
         shutil.rmtree(directory, ignore_errors=True)
         (directory / "rg").mkdir(parents=True)
-        directory.chmod(0o755)
+        for each in (directory, directory / "rg"):
+            each.chmod(0o755)
         _install(guest, directory / "guest", 0o711)
         _install(hold, directory / "hold.so", 0o755)
         _install(regular, directory / "rg/regular.so", 0o755)
