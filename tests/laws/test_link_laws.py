@@ -102,6 +102,23 @@ def test_other_spellings_are_no_links(old: bytes, new: bytes) -> None:
     assert tried
 
 
+def test_every_byte_of_a_block_counts() -> None:
+    """One at the edge of a part that is cut out would be read by nobody."""
+    blocks = chain_of(load_policy().grant("agent"), NONCE)
+    known = learnt([blocks])
+    for place, block in enumerate(blocks):
+        raws = [block_bytes(one) for one in blocks]
+        right = known.links(raws)[place]
+        assert right is not None
+        raw = raws[place]
+        for at in range(len(raw) + 1):
+            for other in (raw[:at] + raw[at + 1 :], raw[:at] + b" " + raw[at + 1 :]):
+                if other != raw:
+                    raws[place] = other
+                    link = known.links(raws)[place]
+                    assert link is None or link == reference(raws, place), other
+
+
 @given(st.data(), st.lists(grants(supported=True), min_size=1, max_size=3))
 @settings(max_examples=300)
 def test_a_link_that_is_not_read_is_the_reference_s_link(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stockade.decide.compile import compile_plan, lease_tmp_bytes, plan_digest, tmpfs_sizes
-from stockade.decide.environment import MAX_ENVIRONMENT_BYTES, MAX_VARIABLE_BYTES
+from stockade.decide.environment import MAX_ENVIRONMENT_BYTES, MAX_VARIABLE_BYTES, check_variables
 from stockade.decide.policy import Policy
 from stockade.host.policy_files import load_policy
 from stockade.terms.fault import Code, Failure
@@ -498,6 +498,14 @@ def test_b22_the_largest_variable_and_the_largest_sum(policy: Policy, agent: Gra
     assert dict(_plan(policy, agent, lease_env=(("A", largest),)).env)["A"] == largest
     many = tuple((f"V{i}", "x" * 1000) for i in range(MAX_ENVIRONMENT_BYTES // 1000))
     _refused(Code.ARGUMENT_TOO_LARGE, "env", policy, agent, lease_env=many)
+
+
+def test_b22_variables_may_fill_all_the_room_and_no_more() -> None:
+    half = MAX_ENVIRONMENT_BYTES // 2 - len("A=") - 1
+    check_variables({"A": "x" * half, "B": "x" * half})
+    with pytest.raises(Failure) as caught:
+        check_variables({"A": "x" * half, "B": "x" * (half - 3), "C": "x"})
+    assert caught.value.fault.code is Code.ARGUMENT_TOO_LARGE
 
 
 def test_lease_tmp_is_a_function_of_the_limits_alone() -> None:

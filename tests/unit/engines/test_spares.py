@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -12,13 +14,14 @@ from typing import cast
 import pytest
 
 from stockade.engines.oci import making
-from stockade.engines.oci.held import Template
+from stockade.engines.oci.held import Streams, Template
 from stockade.engines.oci.making import MAKE_TIMEOUT_S, SLOW_TIMES, Maker, Placed
 from stockade.engines.oci.spares import Spares
 from stockade.host.call_group import CallGroup
 from stockade.host.cancel import EventfdCancel
 from stockade.host.guest_link import GuestLink
 from stockade.host.lease_groups import SandboxGroups
+from stockade.host.spare import Spare
 from stockade.terms.fault import Code, Failure, failure
 from stockade.terms.outcome import End
 from stockade.terms.patience import Patience
@@ -166,6 +169,96 @@ def test_only_what_a_limit_refused_is_taken_from_the_kernels_count() -> None:
         assert (maker.refused, maker.refused_at_most) == (counted, counted)
         assert len(told) == counted
     maker.close()
+
+
+def maker_of(guest: Guest, groups: Unplaceable, let_go: list[Placed]) -> Maker:
+    return Maker(
+        cast("GuestLink", guest),
+        cast("SandboxGroups", groups),
+        os.getuid(),
+        lambda: 7,
+        let_go.append,
+        lambda: None,
+        persistent=True,
+    )
+
+
+class Unplaceable:
+    """No process gets a group."""
+
+    def place(self, *asked: object, **more: object) -> CallGroup:
+        raise OSError(errno.ENOSPC, "no group")
+
+
+class Made(Waiting):
+    """Can't hold a shell, because a command has `killed` it or for another reason."""
+
+    def __init__(self, number: int, *, killed: bool = False) -> None:
+        super().__init__(number)
+        self.pid = os.getpid()
+        self.killed = killed
+
+    def hold(self, **asked: object) -> None:
+        raise failure(Code.SANDBOX_UNAVAILABLE, "no shell")
+
+
+class Making(Guest):
+    def prefork(self, number: int, *rest: object) -> Made:
+        return Made(number)
+
+    def fork(self, shell: object, writes: object, number: int, *rest: object) -> Made:
+        return Made(number)
+
+    def process(self, spare: Made) -> int:
+        return os.pidfd_open(spare.pid)
+
+
+def test_what_does_not_come_about_leaves_no_descriptor_open_and_nothing_with_the_guest() -> None:
+    """A sandbox says when: it has all its processes, or kills those that are being made."""
+    guests: list[Guest] = [Refusing([True, True]), Making()]
+    for guest in guests:
+        maker = maker_of(guest, Unplaceable(), [])
+        maker._first = template(b"x"), placed(1, held=True)
+        before = os.listdir("/proc/self/fd")
+        for make in (maker.plain, lambda maker=maker: maker.held(template(b"x"))):
+            with pytest.raises(Failure) as caught:
+                make()
+            assert caught.value.fault.code is Code.SANDBOX_UNAVAILABLE
+        assert os.listdir("/proc/self/fd") == before
+        assert set(guest.told) == ({7} if isinstance(guest, Making) else set())
+        maker.close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_can_not_be_held_is_let_go(monkeypatch: pytest.MonkeyPatch, killed: bool) -> None:
+    let_go: list[Placed] = []
+    maker = maker_of(Making(), Unplaceable(), let_go)
+    plain = Placed(
+        cast("Spare", Made(1, killed=killed)),
+        cast("CallGroup", Waiting(1)),
+        Streams(os.getuid(), spooled=True),
+        held=False,
+    )
+    monkeypatch.setattr(maker, "plain", lambda: plain)
+    if killed:
+        with pytest.raises(Failure):
+            maker.held(template(b"x"))
+    else:
+        assert maker.held(template(b"x")) is None
+    assert [each.spare for each in let_go] == [plain.spare]
+    let_go[0].discard()
+    maker.close()
+
+
+def test_where_none_can_be_made_the_call_is_told_why() -> None:
+    with ThreadPoolExecutor(1) as background, closing(EventfdCancel()) as cancel:
+        spares = spares_of(Refusing([]), background)
+        patience = Patience(cancel, 600.0, time.monotonic)
+        with pytest.raises(Failure, match="not usable: sandbox_unavailable: no; nothing ran"):
+            spares.take(None, patience)
+        spares.close()
+        with pytest.raises(Failure, match="it is closed"):
+            spares.take(None, patience)
 
 
 def test_who_waits_for_one_that_is_made_waits_no_longer_than_its_call() -> None:

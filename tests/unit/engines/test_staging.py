@@ -219,6 +219,29 @@ def test_nul_never_reaches_the_script() -> None:
         staging.Script().add("mkdir", "a\0b", "0755")
 
 
+@pytest.mark.parametrize("granted", [False, True])
+def test_memory_in_dev_is_executable_where_that_is_granted(granted: bool) -> None:
+    made = plan(execute=("/usr", "/dev/shm") if granted else ("/usr",))
+    config = spec.config(
+        made,
+        uid_base=BASE,
+        netns_path="/proc/1/fd/9",
+        rootfs="/mnt/rootfs",
+        guest="/g",
+        persistent=False,
+        seccomp={},
+    )
+    assert isinstance(config, dict)
+    mounts = config["mounts"]
+    assert isinstance(mounts, list)
+    found = {str(m["destination"]): m["options"] for m in mounts if isinstance(m, dict)}
+    assert sorted(found) == ["/dev", "/dev/pts", "/dev/shm", "/proc"]
+    options = found["/dev/shm"]
+    assert isinstance(options, list)
+    assert {"nosuid", "nodev"} <= set(map(str, options))
+    assert ("noexec" in options) is not granted
+
+
 def test_config_has_no_sysfs_no_resources_and_bare_environment() -> None:
     config = spec.config(
         plan(),
@@ -238,3 +261,7 @@ def test_config_has_no_sysfs_no_resources_and_bare_environment() -> None:
     assert isinstance(process, dict)
     assert process["env"] == []
     assert process["noNewPrivileges"] is True
+    # A core file lands where the host says, and open files are memory of the kernel's.
+    limits = process["rlimits"]
+    assert {"type": "RLIMIT_CORE", "soft": 0, "hard": 0} in limits
+    assert {"type": "RLIMIT_NOFILE", "soft": 4096, "hard": 4096} in limits

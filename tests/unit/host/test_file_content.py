@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stockade.host.file_content import open_regular, read_all, read_block
+from stockade.host.file_content import (
+    open_regular,
+    read_all,
+    read_block,
+    version_at,
+    version_of,
+)
 from stockade.host.paths import LeaseRoot, Resolved
 from stockade.terms.fault import Code, Failure
 
@@ -45,9 +51,29 @@ def test_a_fifo_that_took_the_name_is_refused_without_waiting(
     tree: LeaseTree, resolved: Resolved
 ) -> None:
     os.mkfifo(tree.workspace / "f")
+    before = os.listdir("/proc/self/fd")
     with pytest.raises(Failure) as caught:
         open_regular(resolved)
     assert caught.value.fault.code is Code.NOT_A_REGULAR_FILE
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_only_what_may_be_an_edits_own_file_is_read_for_its_version(tmp_path: Path) -> None:
+    """A program inside has put something under that name: a sparse file is as large as it says."""
+    (tmp_path / "f").write_bytes(b"x")
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 1 << 40)
+    os.symlink("f", tmp_path / "link")
+    os.mkfifo(tmp_path / "fifo")
+    here = os.open(tmp_path, os.O_PATH)
+    before = os.listdir("/proc/self/fd")
+    assert version_at(here, b"f") == version_of(b"x")
+    for name in (b"sparse", b"link", b"fifo", b"."):
+        assert version_at(here, name) is None
+    with pytest.raises(FileNotFoundError):
+        version_at(here, b"absent")
+    assert os.listdir("/proc/self/fd") == before
+    os.close(here)
 
 
 def test_reading_ends_at_the_size_that_was_seen(tmp_path: Path) -> None:

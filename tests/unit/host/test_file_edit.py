@@ -19,6 +19,7 @@ from stockade.host import file_edit
 from stockade.host.file_content import EXACT_BYTES
 from stockade.host.file_edit import still_same
 from stockade.host.file_replace import Replacement
+from stockade.host.file_writers import Writers
 from stockade.host.paths import LeaseRoot
 from stockade.terms.fault import Code, Failure, Fault, failure
 from stockade.terms.outcome import EditOutcome
@@ -423,6 +424,42 @@ def test_b47_a_program_that_writes_during_an_edit_loses_nothing(
         assert fault(lambda: tree.edit("f", b"a", b"b")).code is Code.VERSION_CONFLICT
     assert path.read_bytes() == (b"b\n" if lands else b"a\n") + written
     assert tree.litter() == []
+
+
+def test_b47_what_a_program_puts_in_place_at_the_last_moment_is_not_lost(
+    tree: LeaseTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = put(tree, b"a 1\n")
+    exchange = Replacement.exchange
+
+    def replace_and_exchange(replacement: Replacement, name: bytes) -> None:
+        if path.read_bytes() == b"a 1\n":
+            os.replace(put(tree, b"a 2\n", "g"), path)
+        exchange(replacement, name)
+
+    monkeypatch.setattr(Replacement, "exchange", replace_and_exchange)
+    tree.edit("f", b"a", b"b")
+    assert path.read_bytes() == b"b 2\n"
+    assert tree.litter() == []
+
+
+def test_b47_a_program_that_wants_to_write_at_the_last_moment_has_the_old_file(
+    tree: LeaseTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = put(tree, b"a\n")
+    waiting, asked = Writers.waiting, 0
+
+    def one_waits(writers: Writers) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked == 1 or waiting(writers)
+
+    monkeypatch.setattr(Writers, "waiting", one_waits)
+    inode = path.stat().st_ino
+    put_back: list[int] = []
+    tree.edit("f", b"a", b"b", before=lambda _: put_back.append(path.stat().st_ino))
+    assert put_back == [inode, inode]
+    assert path.read_bytes() == b"b\n"
 
 
 def test_b47_a_write_that_leaves_no_mark_in_the_files_times_is_not_lost(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,56 @@ def test_a_daemon_killed_in_the_middle_leaves_no_name(here: tuple[int, Path], na
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     assert (path / "f").read_bytes() == b"old"
     assert os.listdir(path) == ["f"]
+
+
+def test_what_ends_an_edit_before_its_content_is_there_is_what_is_raised(
+    here: tuple[int, Path],
+) -> None:
+    with pytest.raises(KeyError), Replacement(here[0], named=True):
+        raise KeyError
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_content_on_its_way_is_for_nobody_else(here: tuple[int, Path], named: bool) -> None:
+    """The file that it is to replace may be of one user inside, and closed to the others."""
+    with Replacement(here[0], named=named) as replacement:
+        replacement.write(b"new")
+        assert os.fstat(replacement.fd).st_mode & 0o077 == 0
+
+
+def written(path: Path) -> None:
+    with open(path / "f", "r+b") as file:
+        file.write(b"more than before")
+
+
+def behind_a_link(path: Path) -> None:
+    """What is asked for is then the right file, but by a name that a program inside chose."""
+    os.rename(path / "f", path / "g")
+    os.symlink("g", path / "f")
+
+
+def made_anew(path: Path) -> None:
+    os.rename(path / "f", path / "g")
+    (path / "f").write_bytes(b"old")
+    state = os.stat(path / "g")
+    os.utime(path / "f", ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+@pytest.mark.parametrize("change", [written, behind_a_link, made_anew])
+def test_what_a_program_did_to_the_name_shows_when_it_is_displaced(
+    here: tuple[int, Path], change: Callable[[Path], None]
+) -> None:
+    fd, path = here
+    for changed in (False, True):
+        with open(path / "f", "rb") as source, Replacement(fd) as replacement:
+            state = os.fstat(source.fileno())
+            if changed:
+                change(path)
+            replacement.write(b"new")
+            replacement.stage()
+            replacement.exchange(b"f")
+            assert replacement.displaced(source.fileno(), state) is not changed
+            replacement.exchange(b"f")
 
 
 def test_a_temporary_name_that_a_program_removed_is_no_error(here: tuple[int, Path]) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -342,6 +343,16 @@ def test_b48_a_neighbour_with_the_same_prefix_is_not_covered(tree: LeaseTree) ->
     only = scope(("/workspace/src",))
     assert fault(lambda: tree.view("src-evil/f", scope=only)).rule == "scope.read"
     assert fault(lambda: tree.view("src/../src-evil/f", scope=only)).rule == "scope.read"
+
+
+def test_writing_leaves_no_descriptor_open(tree: LeaseTree) -> None:
+    os.mkfifo(tree.workspace / "fifo")
+    before = os.listdir("/proc/self/fd")
+    for path in ("new", "new", "deep/er/new", "fifo", "new/below", "/tmp/new"):
+        with suppress(Failure):
+            write(tree, path, b"x")
+    assert os.listdir("/proc/self/fd") == before
+    assert (tree.workspace / "deep/er/new").read_bytes() == b"x"
 
 
 def test_what_is_denied_is_not_written_also_while_it_is_absent(tree: LeaseTree) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stockade.host import openat2, paths
 from stockade.host.paths import LeaseRoot
 from stockade.terms.fault import Code, Failure
 
@@ -295,6 +296,28 @@ def test_b51_a_component_swapped_for_a_link_never_leads_outside(
     assert seen <= {b"inside", Code.OUTSIDE_WORKSPACE, Code.NOT_FOUND, Code.NO_MATCH, Code.BUSY}
     assert b"outside" in naive, "the control: by path the swap works"
     assert tree.litter() == []
+
+
+@pytest.mark.parametrize("path", [b"/workspace/d/", b"/workspace/d/e/.."])
+def test_b51_a_directory_swapped_for_a_link_at_the_last_moment_is_not_entered(
+    tree: LeaseTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: bytes
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (tree.workspace / "d/e").mkdir(parents=True)
+    swapped: list[str] = []
+
+    def open_below(root_fd: int, path: bytes, flags: int) -> int:
+        """The real one, and then a program inside that is quick."""
+        fd = openat2.open_below(root_fd, path, flags)
+        if path == b"workspace":
+            os.rename(tree.workspace / "d", tree.workspace / "good")
+            os.symlink(tmp_path / "outside", tree.workspace / "d")
+            swapped.append("d")
+        return fd
+
+    monkeypatch.setattr(paths, "open_below", open_below)
+    assert code(lambda: where(tree, path)) is Code.NOT_FOUND
+    assert swapped == ["d"]
 
 
 def test_b51_a_file_swapped_for_a_link_never_leads_outside(tree: LeaseTree, tmp_path: Path) -> None:

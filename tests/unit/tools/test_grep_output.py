@@ -194,6 +194,7 @@ def test_trouble_whose_message_was_not_kept_is_still_partial() -> None:
         (End.EXITED, 127, 0, Code.ENGINE_UNAVAILABLE),
         (End.SIGNALED, 9, 1, Code.MEMORY_EXCEEDED),
         (End.SIGNALED, 11, 0, Code.SANDBOX_LOST),
+        (End.SIGNALED, 9, 0, Code.SANDBOX_LOST),
         (End.CANCELLED, None, 0, Code.CANCELLED),
         (End.LEASE_EXPIRED, None, 0, Code.LEASE_EXPIRED_IN_CALL),
         (End.LOST, None, 0, Code.SANDBOX_LOST),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stockade.host.guest_wire import PATHS_MAX
 from stockade.terms.base import MAX_INTEGER, MAX_SECONDS
 from stockade.terms.call import EditOperation, ExecOperation, Right, ViewOperation
 from stockade.terms.fault import Code, Failure
@@ -112,6 +113,13 @@ def test_arguments_of_all_sizes_have_one_sum() -> None:
     assert caught.value.fault.code is Code.INVALID_ARGUMENT
 
 
+def test_of_a_long_path_as_many_directories_are_tried_as_the_guest_takes() -> None:
+    search = tuple(b"/bin/%d" % number for number in range(200))
+    limits = CallLimits(wall_limit_ms=1000, artifact_bytes=0, search_path=search)
+    tried = program(RUN, limits, argv=["a"]).paths
+    assert tried == tuple(directory + b"/a" for directory in search[:PATHS_MAX])
+
+
 def test_run_without_a_limit_has_the_capabilitys() -> None:
     limits = CallLimits(wall_limit_ms=900_000, artifact_bytes=0, search_path=(b"/bin",))
     assert program(RUN, limits, argv=["a"]).timeout_ms == 900_000
@@ -179,6 +187,8 @@ def test_b55_neither_pattern_nor_glob_nor_path_becomes_an_option(pattern: str) -
         ("{a[,/]b,\\,/c}", "{a[,/]b,\\,/c}"),
         ("[{]/a,/b}", "[{]/a,/b}"),
         ("{[]},/a],b}", "{[]},/a],b}"),
+        ("{[!],/]x,/b}", "/{[!],/]x,b}"),
+        ("{\\a,/b}", "/{\\a,b}"),
     ],
 )
 def test_a_glob_with_whole_paths_is_relative_to_where_the_search_runs(

@@ -76,15 +76,19 @@ def test_b19_a_failed_program_keeps_its_status_beside_a_cut_stream() -> None:
     ]
 
 
-def test_b01_what_is_left_running_is_counted() -> None:
-    shaped = BASH.shape(COMMAND, ended(End.EXITED, 0, left_running=3))
-    assert [(w.code, w.count) for w in shaped.warnings] == [(Warn.LEFT_RUNNING, 3)]
+@pytest.mark.parametrize("count", [1, 3])
+def test_b01_what_is_left_running_is_counted(count: int) -> None:
+    shaped = BASH.shape(COMMAND, ended(End.EXITED, 0, left_running=count))
+    assert [(w.code, w.count) for w in shaped.warnings] == [(Warn.LEFT_RUNNING, count)]
 
 
-def test_b29_refused_processes_are_a_warning_because_the_program_had_the_last_word() -> None:
-    shaped = BASH.shape(COMMAND, ended(End.EXITED, 254, pids_refused=9))
+@pytest.mark.parametrize("count", [1, 9])
+def test_b29_refused_processes_are_a_warning_because_the_program_had_the_last_word(
+    count: int,
+) -> None:
+    shaped = BASH.shape(COMMAND, ended(End.EXITED, 254, pids_refused=count))
     assert shaped.status is Status.FAILED
-    assert [(w.code, w.count) for w in shaped.warnings] == [(Warn.NEAR_LIMIT, 9)]
+    assert [(w.code, w.count) for w in shaped.warnings] == [(Warn.NEAR_LIMIT, count)]
 
 
 def test_b34_signal_7_is_shown_as_such() -> None:
