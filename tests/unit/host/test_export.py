@@ -42,11 +42,13 @@ def test_files_directories_and_links_arrive_with_the_targets_owner(
     (upper / "d/e").mkdir(parents=True)
     (upper / "d/f").write_bytes(b"x" * 3_000_000)
     (upper / "d/f").chmod(0o6755)
+    (upper / "d").chmod(0o3751)
     os.symlink("f", upper / "d/l")
     os.symlink("../d/f", upper / "d/up")
     assert export(places) == (3, ())
     assert (target / "d/f").read_bytes() == b"x" * 3_000_000
     assert stat.S_IMODE(os.stat(target / "d/f").st_mode) == 0o755
+    assert stat.S_IMODE(os.stat(target / "d").st_mode) == 0o751
     assert os.readlink(target / "d/l") == "f"
     for path in target.rglob("*"):
         assert (os.lstat(path).st_uid, os.lstat(path).st_gid) == (OWNER, OWNER), path

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stockade.host.file_content import (
+    EXACT_BYTES,
     open_regular,
     read_all,
     read_block,
@@ -59,16 +60,16 @@ def test_a_fifo_that_took_the_name_is_refused_without_waiting(
 
 
 def test_only_what_may_be_an_edits_own_file_is_read_for_its_version(tmp_path: Path) -> None:
-    """A program inside has put something under that name: a sparse file is as large as it says."""
+    """A program inside has put something under that name, as large as it likes."""
     (tmp_path / "f").write_bytes(b"x")
-    (tmp_path / "sparse").touch()
-    os.truncate(tmp_path / "sparse", 1 << 40)
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", EXACT_BYTES + 1)
     os.symlink("f", tmp_path / "link")
     os.mkfifo(tmp_path / "fifo")
     here = os.open(tmp_path, os.O_PATH)
     before = os.listdir("/proc/self/fd")
     assert version_at(here, b"f") == version_of(b"x")
-    for name in (b"sparse", b"link", b"fifo", b"."):
+    for name in (b"large", b"link", b"fifo", b"."):
         assert version_at(here, name) is None
     with pytest.raises(FileNotFoundError):
         version_at(here, b"absent")

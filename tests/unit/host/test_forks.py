@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from stockade.host.forking import _OWN_INODES as OWN_INODES
 from stockade.host.forking import DiskShare, may_be_read, moved_ids
 from stockade.host.space import SpaceCheck
 from stockade.host.trees import copy_extents
@@ -168,6 +169,25 @@ def test_small_files_that_are_hollow_count_as_what_is_written(tmp_path: Path) ->
     with pytest.raises(Failure) as caught:
         taken.data(1)
     assert caught.value.fault.code is Code.DISK_FULL
+
+
+def test_as_many_entries_are_taken_along_as_the_limit_leaves_and_no_more(tmp_path: Path) -> None:
+    taken = DiskShare(spec().limits.model_copy(update={"inodes": 100}), SpaceCheck(str(tmp_path), 0))
+    for _ in range(100 - OWN_INODES):
+        taken.entry(0)
+    with pytest.raises(Failure) as caught:
+        taken.entry(0)
+    assert (caught.value.fault.code, caught.value.fault.rule) == (Code.DISK_FULL, "per_lease.inodes")
+
+
+def test_the_hosts_reserve_is_kept_from_a_copy_as_well(tmp_path: Path) -> None:
+    host = os.statvfs(tmp_path)
+    space = SpaceCheck(str(tmp_path), 0)
+    space._reserve = host.f_blocks * host.f_frsize  # it was filled meanwhile
+    taken = DiskShare(spec().limits.model_copy(update={"disk_bytes": 1 << 40}), space)
+    with pytest.raises(Failure) as caught:
+        taken.data(128 << 20)
+    assert caught.value.fault.code is Code.STORAGE_UNAVAILABLE
 
 
 def test_ids_outside_of_the_range_become_the_first() -> None:

@@ -12,8 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -144,6 +145,16 @@ def test_whatever_a_shell_answers_to_a_fork_is_a_refusal_or_a_number(
     assert scene.spare.forks_refused == (value == -errno.EAGAIN)
 
 
+def test_a_fork_is_believed_from_the_shell_only(scene: Scene) -> None:
+    scene.stranger.say(words(wire.FORKED, ident=9, value=77))
+    scene.guest.say(words(wire.FORKED, ident=9, value=78))
+    scene.program.say(
+        words(wire.FORKED, ident=8, value=79), b"noise", words(wire.FORKED, ident=9, value=42)
+    )
+    with open("/dev/null", "rb") as null:
+        assert scene.spare.fork(9, (null.fileno(),) * 3, time.monotonic() + LONG_S) == 42
+
+
 @pytest.mark.parametrize(
     "record",
     [
@@ -206,6 +217,18 @@ def test_end_before_start_is_unavailable_and_after_it_lost(scene: Scene) -> None
     with pytest.raises(Failure) as raised:
         scene.spare.receive(LONG_S)
     assert raised.value.fault.code is Code.SANDBOX_LOST
+
+
+def test_what_a_guest_said_before_it_went_is_heard(scene: Scene) -> None:
+    """It went with something of ours unread, which the kernel reports first."""
+    with open("/dev/null", "r+b") as null:
+        fds = (null.fileno(),) * 3
+        scene.spare.start(paths=(b"/bin/x",), argv=(b"x",), env=(), cwd=b"/", fds=fds)
+    scene.guest.say(words(wire.EXIT, value=3 << 8))
+    for speaker in (scene.guest, scene.program, scene.stranger):
+        speaker.close()
+    scene.theirs.close()
+    assert scene.spare.receive(LONG_S) == Exited(3, None, 11, 22, 33)
 
 
 @pytest.mark.parametrize("who", ["unread", "refused"])
@@ -357,6 +380,20 @@ def test_a_guest_hands_over_each_entry_of_its_table_once(
     assert set(os.listdir("/proc/self/fd")) == before
 
 
+def test_what_is_no_answer_to_take_leaves_no_descriptor(
+    control: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = control
+    before = set(os.listdir("/proc/self/fd"))
+    link = GuestLink(ours, 4242)
+    for record in (b"noise", words(wire.CALL, magic=0), words(wire.CALL) + b"\0"):
+        socket.send_fds(theirs, [record], [theirs.fileno()] * 5)
+        with pytest.raises(Failure) as raised:
+            link.kept(LONG_S)
+        assert raised.value.fault.code is Code.SANDBOX_UNAVAILABLE
+        assert set(os.listdir("/proc/self/fd")) == before
+
+
 def test_silence_and_end_are_unavailable(control: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = control
     assert "does not greet" in refused(ours, 0.05)
@@ -365,18 +402,27 @@ def test_silence_and_end_are_unavailable(control: tuple[socket.socket, socket.so
 
 
 def test_connect_to_nothing_is_unavailable(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
     for path in (tmp_path / "absent", tmp_path / "no" / "directory", tmp_path / ("n" * 200)):
         with pytest.raises(Failure) as raised:
             GuestLink.connect(str(path), 0.2)
         assert raised.value.fault.code is Code.SANDBOX_UNAVAILABLE
+    assert os.listdir("/proc/self/fd") == before
 
 
-def test_a_listener_that_never_greets_ends_at_the_deadline(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+@pytest.mark.parametrize("patient", [False, True])
+def test_a_listener_that_never_greets_ends_at_the_deadline(tmp_path: Path, patient: bool) -> None:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
+        closing(EventfdCancel()) as cancel,
+    ):
         listener.bind(str(tmp_path / "s"))
         listener.listen(1)
+        before = os.listdir("/proc/self/fd")
+        patience = Patience(cancel, LONG_S, time.monotonic) if patient else None
         with pytest.raises(Failure) as raised:
-            GuestLink.connect(str(tmp_path / "s"), 0.05)
+            GuestLink.connect(str(tmp_path / "s"), 0.05, patience)
+        assert os.listdir("/proc/self/fd") == before
     assert "does not greet" in raised.value.fault.message
 
 
@@ -428,6 +474,36 @@ def test_what_greets_as_this_process_or_the_guest_is_no_spare(
     _, (fd,), _, _ = socket.recv_fds(theirs, 100, 1)
     with socket.socket(fileno=fd) as call:
         call.send(words(kind))
+        asker.join(LONG_S)
+    assert failures == ["what greets is no spare"]
+
+
+def test_of_what_a_shell_has_forked_one_greets(
+    control: tuple[socket.socket, socket.socket],
+) -> None:
+    """A command inside may have been handed the socket, and greet as well."""
+    ours, theirs = control
+
+    class Shell:
+        def fork(self, *asked: object) -> int:
+            return 42
+
+    failures: list[str] = []
+
+    def ask() -> None:
+        with open("/dev/null", "r+b") as null, pytest.raises(Failure) as raised:
+            writes = null.fileno(), null.fileno()
+            GuestLink(ours, 1).fork(cast("Spare", Shell()), writes, CALL, LONG_S)
+        failures.append(raised.value.fault.message)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    _, (fd,), _, _ = socket.recv_fds(theirs, 100, 1)
+    with socket.socket(fileno=fd) as call, ExitStack() as stack:
+        for _ in range(2):
+            speaker = Speaker(call)
+            stack.callback(speaker.close)
+            speaker.say(words(wire.READY))
         asker.join(LONG_S)
     assert failures == ["what greets is no spare"]
 

@@ -1,20 +1,27 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from stockade.host import prefixes
 from stockade.terms.fault import Code, Failure
 
+if TYPE_CHECKING:
+    from tests.unit.host.conftest import LeaseTree
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[tuple[int, Path]]:
     (tmp_path / "workspace").mkdir()
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    before = os.listdir("/proc/self/fd")
     yield fd, tmp_path
+    assert os.listdir("/proc/self/fd") == before
     os.close(fd)
 
 
@@ -30,11 +37,12 @@ def test_missing_directories_are_made_for_the_owner(root: tuple[int, Path]) -> N
 def test_symlink_is_refused(root: tuple[int, Path], where: str) -> None:
     fd, path = root
     (path / "workspace" / where).parent.mkdir(exist_ok=True)
-    (path / "workspace" / where).symlink_to("/etc")
+    (path / "outside").mkdir()
+    (path / "workspace" / where).symlink_to(path / "outside")
     with pytest.raises(Failure) as caught:
         prefixes.ensure(fd, "/workspace/a/b", 4242)
     assert caught.value.fault.code is Code.UNENFORCEABLE
-    assert not Path("/etc/b").exists()
+    assert os.listdir(path / "outside") == []
 
 
 def test_file_stands_for_a_denied_path_at_it_or_below_it(root: tuple[int, Path]) -> None:
@@ -46,6 +54,18 @@ def test_file_stands_for_a_denied_path_at_it_or_below_it(root: tuple[int, Path])
     for granted in ("/workspace/f", "/workspace/f/g"):
         with pytest.raises(Failure):
             prefixes.ensure(fd, granted, 1)
+
+
+def test_what_can_not_be_made_is_never_taken_for_held(tree: LeaseTree) -> None:
+    def ensure(path: str) -> Code:
+        with pytest.raises(Failure) as caught:
+            prefixes.ensure(tree.root_fd, path, tree.owner, denied=True)
+        return caught.value.fault.code
+
+    assert ensure("/tmp/" + "x" * 300) is Code.UNENFORCEABLE
+    options = f"remount,nr_inodes={len(os.listdir(tree.tmp)) + 1}"
+    subprocess.run(["mount", "-o", options, str(tree.tmp)], check=True)
+    assert ensure("/tmp/no/room") is Code.DISK_FULL
 
 
 def test_odd_names_are_read_as_they_are_shown(root: tuple[int, Path]) -> None:
