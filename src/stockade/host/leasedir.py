@@ -75,8 +75,7 @@ class LeaseDirectory:
         storage_unavailable."""
         part = self.path / "base.part"
         part.mkdir()
-        part.chmod(0o755)
-        os.chown(part, spec.uid_base, spec.uid_base)
+        part.chmod(0o755)  # whose it is inside, the layer above says
         if spec.source is None:
             return SourceReport(0, 0, 0)
         try:

@@ -25,6 +25,7 @@ from stockade.host import cgroup, instance, trees
 from stockade.host.cgroup import Hierarchies
 from stockade.host.instance import Instance
 from stockade.host.lease_groups import LeaseGroups
+from stockade.host.reasons import reason
 from stockade.terms.fault import Code, Failure, failure
 
 LOG: Final = logging.getLogger("stockade.leftovers")
@@ -94,8 +95,13 @@ def _collect_one(place: Path, name: str, hierarchies: Hierarchies) -> None:
 
 def _open(place: Path) -> int:
     """A descriptor of the place. The directory above it may be everybody's (/var/tmp), so what is
-    found there may be a link or another user's. Raises Failure(storage_unavailable), OSError."""
-    directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    found there may be a link or another user's. Raises Failure(storage_unavailable)."""
+    try:
+        directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise failure(
+            Code.STORAGE_UNAVAILABLE, f"{place} is no directory of ours: {reason(error)}"
+        ) from error
     owner = os.fstat(directory).st_uid
     if owner != os.geteuid():
         os.close(directory)

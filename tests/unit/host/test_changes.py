@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stockade.host.changes import Differences
+from stockade.host.changes import Differences, Node
 from stockade.host.leftout import LeftOut
 
 WHITEOUT = os.makedev(0, 0)
@@ -219,3 +219,18 @@ def test_what_is_left_out_below_one_directory_is_one_line() -> None:
     for name in (b".git", b"big", b".git", b".git"):
         left_out.add(name, "no")
     assert (left_out.count, left_out.lines()) == (4, (".git: no (3 entries)", "big: no"))
+
+
+def test_a_file_that_became_something_else_is_not_read_and_leaves_no_descriptor(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "f").write_bytes(b"x")
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    node = Node(fd, b"f", os.stat(tmp_path / "f"))
+    os.unlink(tmp_path / "f")
+    os.mkfifo(tmp_path / "f")
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(FileNotFoundError):
+        node.open()
+    assert os.listdir("/proc/self/fd") == before
+    os.close(fd)

@@ -277,6 +277,15 @@ def test_a_link_for_whose_name_git_refuses_the_whole_patch_is_left_out(
     assert read(tmp_path / "old") == {b"d/x": ("file", b"y\n")}
 
 
+def test_a_file_of_the_name_that_git_refuses_for_a_link_is_in_the_patch(tmp_path: Path) -> None:
+    build(tmp_path / "old", {b".gitmodules": ("file", b"x\n")})
+    build(tmp_path / "new", {b".gitmodules": ("file", b"y\n")})
+    patch, left_out = patch_of(tmp_path / "old", tmp_path / "new")
+    assert left_out == ()
+    git_apply(tmp_path / "old", patch)
+    assert read(tmp_path / "old") == {b".gitmodules": ("file", b"y\n")}
+
+
 def test_what_takes_the_place_of_something_left_out_is_left_out(tmp_path: Path) -> None:
     build(
         tmp_path / "old",

@@ -6,6 +6,7 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,23 @@ def test_a_place_of_somebody_else_is_refused(tmp_path: Path, link: bool) -> None
         leftovers.new_state(place)
     assert caught.value.fault.code is Code.STORAGE_UNAVAILABLE
     assert list(theirs.iterdir()) == []
+
+
+def test_a_link_to_a_directory_of_our_own_is_refused(tmp_path: Path) -> None:
+    """Anybody can put one where the place is to be, and what it leads to would be collected."""
+    ours = tmp_path / "ours"
+    (ours / "precious").mkdir(parents=True)
+    place = tmp_path / "place"
+    place.symlink_to(ours)
+    acts: list[Callable[[], object]] = [
+        lambda: leftovers.collect(place, HIERARCHIES),
+        lambda: leftovers.new_state(place),
+    ]
+    for act in acts:
+        with pytest.raises(Failure) as caught:
+            act()
+        assert caught.value.fault.code is Code.STORAGE_UNAVAILABLE
+    assert [path.name for path in ours.rglob("*")] == ["precious"]
 
 
 def test_one_that_another_process_claims_first_is_left_to_it(tmp_path: Path) -> None:

@@ -89,6 +89,28 @@ def test_death_while_the_ring_begins_anew(pipe: tuple[int, int], moved: bool) ->
     found.close()
 
 
+@pytest.mark.parametrize("step", [(os, "lseek"), (Spool, "_count")])
+def test_a_reader_that_dies_while_it_begins_the_ring_anew(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch, step: tuple[object, str]
+) -> None:
+    data = stream(HEAD + RING)
+    spool, _ = fed(pipe, data)
+    os.write(pipe[1], b"more")
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(*step, die)
+        with pytest.raises(KeyboardInterrupt):
+            spool.take(pipe[0], bytearray(100))
+    found = Spool.found(spool.fd)
+    assert found.total == len(data)
+    assert found.take(pipe[0], bytearray(100)) == 4
+    assert b"".join(found.rest()[1])[-6:] == data[-2:] + b"more"
+    found.close()
+
+
 def test_readers_that_are_killed_at_any_moment_lose_nothing() -> None:
     """The writer is one process, the readers one after the other, each killed while it reads."""
     size = 20_000_000
@@ -144,6 +166,25 @@ def _consume(spool: Spool, pipe: int, into: int) -> None:
         if not count:
             return
         os.pwrite(into, buffer[:count], offset)
+
+
+@pytest.mark.timeout(20)
+def test_a_spool_that_is_shorter_than_it_says_is_no_stream() -> None:
+    spool = Spool.make()
+    os.lseek(spool.fd, 1000, os.SEEK_CUR)
+    found = Spool.found(spool.fd)
+    with pytest.raises(OSError, match="shorter than its position"):
+        list(found.rest()[1])
+    spool.close()
+
+
+def test_of_a_long_stream_so_much_is_there_as_head_and_ring_hold(pipe: tuple[int, int]) -> None:
+    for size, long in ((HEAD + RING, False), (HEAD + RING + 1, True)):
+        spool, _ = fed(pipe, stream(size))
+        assert spool.suffices(HEAD, RING)
+        assert spool.suffices(HEAD + 1, RING) is not long
+        assert spool.suffices(HEAD, RING + 1) is not long
+        spool.close()
 
 
 def test_what_is_no_spool_is_refused() -> None:

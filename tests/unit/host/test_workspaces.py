@@ -148,7 +148,8 @@ def test_everybody_inside_can_search_an_empty_workspace(house: House) -> None:
         house.workspaces.create(spec())
         made = house.workspaces.attach(spec())
         for path, mode in (("workspace", 0o755), ("tmp", 0o1777)):
-            assert stat.S_IMODE(place(made, path).stat().st_mode) == mode
+            info = place(made, path).stat()
+            assert (stat.S_IMODE(info.st_mode), info.st_uid, info.st_gid) == (mode, UID, UID)
     finally:
         os.umask(old)
 
@@ -595,6 +596,22 @@ def test_a_lease_that_was_open_when_power_was_lost_is_refused(
     assert caught.value.fault.code is Code.WORKSPACE_UNAVAILABLE
     house.workspaces.remove(LEASE)
     assert house.swept() == ()
+
+
+def test_so_is_one_that_a_later_boot_had_opened_again(house: House, source: Path) -> None:
+    house.workspaces.create(spec(source))
+    house.workspaces.attach(spec(source))
+    house.stop()
+    house.start(boot="the next boot")
+    house.workspaces.attach(spec(source))
+    mark = house.state / "leases" / LEASE / "boot"
+    open_in = mark.read_text()
+    house.stop()
+    mark.write_text(open_in)  # what a loss of power would have left
+    house.start(boot="the one after it")
+    with pytest.raises(Failure) as caught:
+        house.workspaces.attach(spec(source))
+    assert caught.value.fault.code is Code.WORKSPACE_UNAVAILABLE
 
 
 def test_a_create_that_was_cut_short_is_never_attached(house: House, source: Path) -> None:
