@@ -106,7 +106,7 @@ def test_every_byte_of_a_block_counts() -> None:
     """One at the edge of a part that is cut out would be read by nobody."""
     blocks = chain_of(load_policy().grant("agent"), NONCE)
     known = learnt([blocks])
-    for place, block in enumerate(blocks):
+    for place in range(len(blocks)):
         raws = [block_bytes(one) for one in blocks]
         right = known.links(raws)[place]
         assert right is not None

@@ -103,9 +103,13 @@ def test_forgetting_a_call_that_nobody_knows_changes_nothing(tmp_path: Path) -> 
 
 def test_a_call_that_has_no_room_is_refused_and_those_before_it_stay(tmp_path: Path) -> None:
     journal = CallJournal(tmp_path / "calls", "boot")
-    with pytest.raises(Failure) as raised:
+
+    def fill() -> None:
         for number in range(10_000):
             journal.begin(entry("sb_1", number), lambda: None)
+
+    with pytest.raises(Failure) as raised:
+        fill()
     assert raised.value.fault.code is Code.BUSY
     found = sorted(each.number for _, each in journal.entries())
     assert found

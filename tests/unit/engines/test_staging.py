@@ -263,5 +263,6 @@ def test_config_has_no_sysfs_no_resources_and_bare_environment() -> None:
     assert process["noNewPrivileges"] is True
     # A core file lands where the host says, and open files are memory of the kernel's.
     limits = process["rlimits"]
+    assert isinstance(limits, list)
     assert {"type": "RLIMIT_CORE", "soft": 0, "hard": 0} in limits
     assert {"type": "RLIMIT_NOFILE", "soft": 4096, "hard": 4096} in limits

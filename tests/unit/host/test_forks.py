@@ -172,12 +172,17 @@ def test_small_files_that_are_hollow_count_as_what_is_written(tmp_path: Path) ->
 
 
 def test_as_many_entries_are_taken_along_as_the_limit_leaves_and_no_more(tmp_path: Path) -> None:
-    taken = DiskShare(spec().limits.model_copy(update={"inodes": 100}), SpaceCheck(str(tmp_path), 0))
+    taken = DiskShare(
+        spec().limits.model_copy(update={"inodes": 100}), SpaceCheck(str(tmp_path), 0)
+    )
     for _ in range(100 - OWN_INODES):
         taken.entry(0)
     with pytest.raises(Failure) as caught:
         taken.entry(0)
-    assert (caught.value.fault.code, caught.value.fault.rule) == (Code.DISK_FULL, "per_lease.inodes")
+    assert (caught.value.fault.code, caught.value.fault.rule) == (
+        Code.DISK_FULL,
+        "per_lease.inodes",
+    )
 
 
 def test_the_hosts_reserve_is_kept_from_a_copy_as_well(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 
 import stockade
-from stockade.host import loopdev, syscalls
+from stockade.host import leasemounts, loopdev, syscalls
 from stockade.host.clocks import current_boot
 from stockade.host.file_locks import FileLocks
 from stockade.host.files import LeaseFiles
@@ -571,6 +571,35 @@ def test_only_a_disk_that_is_not_new_is_looked_for_on_all_devices(
     house.start()
     house.workspaces.attach(spec(source))
     assert len(looked) == 1
+
+
+def test_what_a_reset_has_replaced_is_not_taken_back(house: House, source: Path) -> None:
+    """The daemon was killed after the new disk had its place, and before the old one was let go."""
+    house.workspaces.create(spec(source))
+    disk = house.state / "leases" / LEASE / "disk.img"
+
+    def mounted() -> leasemounts.Mounted:
+        return leasemounts.mount(
+            house.holder,
+            LEASE,
+            str(disk),
+            str(disk.with_name("base")),
+            owner=UID,
+            tmp_bytes=MIB,
+            fresh=True,
+        )
+
+    def taken_back() -> dict[str, leasemounts.Mounted]:
+        return leasemounts.take_back(house.holder, lambda _: str(disk))
+
+    os.close(house.holder.run(mounted).root_fd)
+    found = house.holder.run(taken_back)
+    assert list(found) == [LEASE]
+    os.close(found[LEASE].root_fd)
+    shutil.copyfile(disk, disk.with_name("disk.new"))
+    disk.with_name("disk.new").replace(disk)
+    assert house.holder.run(taken_back) == {}
+    assert house.holder.run(lambda: os.listdir(house.holder.path)) == []
 
 
 def test_a_lease_outlives_a_daemon_that_stops_in_good_order(house: House, source: Path) -> None:

@@ -62,7 +62,8 @@ def make_layers(layers: str, names: Sequence[str], owner: int) -> None:
         for part in ("upper", "work"):
             path = f"{layers}/{name}/{part}"
             os.makedirs(path)
-            os.chmod(path, 0o755)  # the upper one's mode is what the directory has inside
+            # Whatever the umask is: the upper one's mode is what the directory has inside.
+            os.chmod(path, 0o755)  # noqa: S103
             os.chown(path, owner, owner)
 
 
