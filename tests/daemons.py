@@ -262,7 +262,8 @@ class Daemon:
     def sandboxes(self) -> list[str]:
         """What engine and runtime keep on disk of sandboxes."""
         places = (self.state / "sandboxes", self.state / "runtime")
-        return [str(path) for place in places if place.is_dir() for path in place.iterdir()]
+        found = [path for place in places if place.is_dir() for path in place.iterdir()]
+        return [str(path) for path in found if path.name != kernel.RUNTIMES_OWN]
 
     def leases_on_disk(self) -> set[str]:
         place = self.state / "leases"

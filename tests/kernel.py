@@ -6,8 +6,13 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Final
 
 from stockade.host import cgroup
+
+# What crun of 1.21 keeps of filters below its root, for all sandboxes; each start of the
+# daemon removes it.
+RUNTIMES_OWN: Final = ".cache"
 
 
 def roots() -> list[Path]:

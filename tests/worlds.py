@@ -29,6 +29,7 @@ from stockade.testing.clock import ManualClock
 from stockade.testing.conformance import COMMANDS
 from stockade.testing.fake_engine import FakeEngine, Script
 from stockade.testing.fake_workspaces import FakeWorkspaces
+from tests.kernel import RUNTIMES_OWN
 
 UID_BASE = 1_073_741_824 + 65_536 * 7
 
@@ -163,7 +164,8 @@ class OciWorld(_Base):
             for group in root.glob(f"stockade-{self.instance.id}/{lease_id}")
         ]
         sandboxes = [str(path) for path in (self.state / "sandboxes").iterdir()]
-        return groups + sandboxes + [str(path) for path in (self.state / "runtime").iterdir()]
+        kept = [path for path in (self.state / "runtime").iterdir() if path.name != RUNTIMES_OWN]
+        return groups + sandboxes + [str(path) for path in kept]
 
     def close(self) -> None:
         super().close()

@@ -293,15 +293,19 @@ def test_b34_memory_backed_places_end_before_the_memory_does(
     assert code(result) == 0
     assert warned(result) == [], "all of them together, and no out-of-memory kill"
 
-    def used() -> int:
+    def used() -> int | None:
         usage = lease.bash("head -c 1M /dev/zero | tail -c 1 > /dev/null").check().usage
         assert usage is not None
-        assert usage.peak_memory_bytes is not None
         return usage.peak_memory_bytes
 
     filled = used()
     lease.bash("rm " + " ".join(f"{place}/f" for place in sorted(writable))).check()
-    assert used() < filled - MEMORY // 2, "the memory is given back"
+    freed = used()
+    if filled is None:  # b31: where the kernel can't restart the peak
+        assert freed is None
+        return
+    assert freed is not None
+    assert freed < filled - MEMORY // 2, "the memory is given back"
 
 
 def test_b34_a_bus_error_is_shown_as_such(lease: Lease) -> None:

@@ -303,6 +303,8 @@ def test_b87_filtered_by_argument_or_unknown_gives_enosys(
 def test_without_the_filter_the_kernel_answers_otherwise(
     filtered: dict[str, str], control: dict[str, str], name: str
 ) -> None:
+    if name == "memfd_secret" and control[name] == "ENOSYS":
+        pytest.skip("this kernel was started without memfd_secret, the default before Linux 6.5")
     assert control[name] != filtered[name]
 
 

@@ -51,7 +51,9 @@ class Messages:
     def is_missing(self, path: bytes) -> bool:
         """Whether the searched path itself is not there (or a component of it no directory)."""
         shown = re.escape(decode(path)[0])
-        missing = rf"^(?:rg: )?{shown}: .*\(os error (?:2|20)\)$"
+        # 14 names it twice; a name may have lines.
+        twice = rf"(?:IO error for operation on {shown}: )?"
+        missing = rf"^(?:rg: )?{shown}: {twice}.*\(os error (?:2|20)\)$"
         return re.search(missing, self.raw, re.MULTILINE) is not None
 
 

@@ -172,6 +172,15 @@ def test_other_versions_of_the_program_are_understood() -> None:
     ]
 
 
+def test_a_missing_path_of_several_lines_is_known_in_either_version() -> None:
+    path = b"/workspace/new\nline"
+    reason = b"No such file or directory (os error 2)\n"
+    twice = b"rg: %s: IO error for operation on %s: %s" % (path, path, reason)
+    for raw in (b"%s: %s" % (path, reason), twice):
+        assert parse_messages(captured(raw, ALL)).is_missing(path)
+        assert not parse_messages(captured(raw, ALL)).is_missing(b"/workspace/new")
+
+
 def test_skips_beyond_what_was_kept_are_a_lower_bound() -> None:
     line = b"DEBUG|ignore::walk|a/walk.rs:1: ignoring /workspace/.x: Ignore(IgnoreMatch(Hidden))\n"
     said = parse_messages(captured(line * 100, Capture(len(line) * 2, len(line) * 3, 0)))

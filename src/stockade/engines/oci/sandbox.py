@@ -242,10 +242,10 @@ class OciSandbox:
         if not left:
             return 0, 0
         refused = partial(self._refused_since, begun.pids_refused)
-        ended = bombs.ended(group.path, refused)
+        ended = bombs.ended(group.path, refused, group.quotas)
         if ended:
             return 0, ended
-        bombs.look_later(group.path, refused)
+        bombs.look_later(group.path, refused, group.quotas, left)
         with self._lock:
             self._leaving.add(begun.placed.spare.id)
         return left, 0
