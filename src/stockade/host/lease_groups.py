@@ -216,39 +216,48 @@ class Counters:
     def __init__(self, v1: dict[str, Path], calls: Path) -> None:
         """Raises OSError."""
         memory, pids = v1.get("memory", calls), v1.get("pids", calls)
-        names = [memory / ("memory.oom_control" if v1 else "memory.events"), pids / "pids.events"]
-        self._files = [os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in names]
-        peak = memory / ("memory.max_usage_in_bytes" if v1 else "memory.peak")
-        fd = os.open(peak, os.O_RDWR | os.O_CLOEXEC)
+        self._memory = _open(memory / ("memory.oom_control" if v1 else "memory.events"))
+        self._refused = [_open(pids / "pids.events")]
+        # Since Linux 6.11 cgroup2 counts a refused fork where the limit is, and not where the
+        # process is: those of the lease's limit, of whichever sandbox, are in its own group.
+        shared = calls.parent / "pids.events.local"
+        if not v1 and shared.exists():
+            self._refused.append(_open(shared))
+        self._peak: int | None = _open(
+            memory / ("memory.max_usage_in_bytes" if v1 else "memory.peak"), os.O_RDWR
+        )
         try:
-            os.pwrite(fd, b"0", 0)
+            self.start_peak()
         except (
             OSError
         ):  # EINVAL: before Linux 6.12 memory.peak can't be restarted; no peak is given
-            os.close(fd)
-        else:
-            self._files.append(fd)
+            os.close(self._peak)
+            self._peak = None
 
     def oom_kills(self) -> int:
-        return counter(os.pread(self._files[0], 4096, 0).decode(), "oom_kill")
+        return counter(os.pread(self._memory, 4096, 0).decode(), "oom_kill")
 
     def pids_refused(self) -> int:
         """Forks that a pids limit refused, this sandbox's or the lease's."""
-        return counter(os.pread(self._files[1], 4096, 0).decode(), "max")
+        return sum(counter(os.pread(fd, 4096, 0).decode(), "max") for fd in self._refused)
 
     def start_peak(self) -> None:
         """Restart the high-water mark of memory; only meaningful when no other call runs. On
         cgroup2 it is this open file's own."""
-        if len(self._files) > 2:
-            os.pwrite(self._files[2], b"0", 0)
+        if self._peak is not None:
+            os.pwrite(self._peak, b"0", 0)
 
     def peak_bytes(self) -> int | None:
-        return int(os.pread(self._files[2], 64, 0)) if len(self._files) > 2 else None
+        return None if self._peak is None else int(os.pread(self._peak, 64, 0))
 
     def close(self) -> None:
-        for fd in self._files:
+        """Once."""
+        for fd in (self._memory, *self._refused, *(() if self._peak is None else (self._peak,))):
             os.close(fd)
-        self._files.clear()
+
+
+def _open(path: Path, flags: int = os.O_RDONLY) -> int:
+    return os.open(path, flags | os.O_CLOEXEC)
 
 
 def _limit(v1: dict[str, Path], unified: Path, limits: Limits) -> None:

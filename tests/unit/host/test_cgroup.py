@@ -122,9 +122,11 @@ def test_a_number_that_was_given_to_another_process_is_not_moved(groups: LeaseGr
         stranger.communicate(timeout=20)
 
 
-def test_fork_limit_is_counted(groups: LeaseGroups) -> None:
+@pytest.mark.parametrize("own", [True, False])
+def test_fork_limit_is_counted(groups: LeaseGroups, own: bool) -> None:
+    """The sandbox's own limit, and the lease's where that is reached before."""
     sandbox = groups.sandbox("sb_1")
-    sandbox.create(LIMITS)
+    sandbox.create(LIMITS if own else LIMITS.model_copy(update={"pids": 1000}))
     # bash waits 15 s for a fork that is refused; what /bin/sh is on Debian ends.
     process = start("exec sh -c 'for i in $(seq 60); do sleep 30 & done' 2>/dev/null")
     group = place(sandbox, process)
