@@ -13,6 +13,7 @@ import os
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -275,7 +276,7 @@ def test_secrets_outlive_a_daemon_and_end_with_their_lease() -> None:
             assert SECRET in printed(other.bash(f"echo {SECRET}").check())
             other.release().check()
         made.stop()
-        with sqlite3.connect(made.state / "ledger.db") as ledger:
+        with closing(sqlite3.connect(made.state / "ledger.db")) as ledger, ledger:
             assert ledger.execute("SELECT count(*) FROM secret").fetchone() == (0,)
             assert ledger.execute("SELECT count(*) FROM claim").fetchone() > (0,)
         ledger.close()

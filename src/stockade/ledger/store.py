@@ -23,7 +23,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final, TypeVar
 
 from stockade.ledger import revocations, secret_rows
@@ -84,15 +84,15 @@ class SqliteLedger:
         self._on_lease: LeaseWatch = lambda connection, old, new: None
         with _translated():
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            self._writer = _open(path)
-            try:
+            with ExitStack() as opened:
+                self._writer = _open(path)
+                opened.callback(self._writer.close)
                 _check(self._writer)
                 self._reader = _open(path)
+                opened.callback(self._reader.close)
                 self._reader.execute("PRAGMA query_only = ON")
                 self._checkpointer = _open(path)
-            except BaseException:
-                self._writer.close()
-                raise
+                opened.pop_all()
         self._commits = Commits(self._writer, self._write_lock)
 
     def watch(self, lease: LeaseWatch, follower: Follower) -> None:

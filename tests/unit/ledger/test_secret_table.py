@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def test_a_row_opens_only_where_it_was_sealed_and_with_its_key(
         "in_environment = 1",
         "sealed = x'00'",
     ):
-        with sqlite3.connect(tmp_path / "ledger.db") as raw:
+        with closing(sqlite3.connect(tmp_path / "ledger.db")) as raw, raw:
             saved = raw.execute("SELECT * FROM secret").fetchall()
             raw.execute(f"UPDATE secret SET {change}")
             raw.commit()

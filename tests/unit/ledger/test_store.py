@@ -6,6 +6,7 @@ import os
 import sqlite3
 import stat
 import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -174,7 +175,7 @@ def test_slots_are_never_given_twice_also_across_threads_and_restarts(path: str)
 
 def test_a_newer_database_is_refused_and_left_alone(path: str) -> None:
     SqliteLedger(path).close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(f"PRAGMA user_version = {CURRENT + 1}")
     connection.close()
     before = Path(path).read_bytes()
@@ -188,13 +189,13 @@ def test_a_newer_database_is_refused_and_left_alone(path: str) -> None:
 
 
 def test_another_programs_database_is_refused(path: str) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE theirs (x)")
     connection.close()
     with pytest.raises(Failure) as caught:
         SqliteLedger(path)
     assert "another program" in caught.value.fault.message
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DROP TABLE theirs")
         connection.execute("PRAGMA application_id = 7")
     connection.close()
@@ -223,7 +224,7 @@ def test_a_row_that_is_not_understood_is_a_fault_and_no_guess(path: str) -> None
     ledger = SqliteLedger(path)
     ledger.add_lease(RECORD)
     ledger.close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE lease SET state = 'elsewhere'")
     connection.close()
     again = SqliteLedger(path)
