@@ -60,7 +60,9 @@ def gone(pid: int, seconds: float = WAIT_S) -> None:
     except ProcessLookupError:
         return
     try:
-        assert select.select((pidfd,), (), (), seconds)[0], f"process {pid} still runs"
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        assert poller.poll(seconds * 1000), f"process {pid} still runs"
     finally:
         os.close(pidfd)
 

@@ -49,7 +49,9 @@ def _connect(server: Running, stack: ExitStack, said: bytes = b"") -> socket.soc
 
 
 def _is_open(one: socket.socket) -> bool:
-    if not select.select((one,), (), (), 0)[0]:
+    poller = select.poll()
+    poller.register(one, select.POLLIN)
+    if not poller.poll(0):
         return True
     try:
         return one.recv(1, socket.MSG_PEEK) != b""

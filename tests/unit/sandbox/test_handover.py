@@ -148,7 +148,9 @@ def test_done_ends_a_spare_that_is_not_used(start: Start) -> None:
     pidfd = os.pidfd_open(told.spare.pid)
     guest.link.done(CALL)
     told.spare.close()
-    assert select.select((pidfd,), (), (), LONG_S)[0]
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    assert poller.poll(LONG_S * 1000)
     os.close(pidfd)
     os.close(told.read)
 
