@@ -46,7 +46,8 @@ class _Base:
     def __init__(self, directory: Path) -> None:
         self.artifacts = FileArtifacts(str(directory / "artifacts"), secrets.token_hex)
         self.policy = load_policy()
-        self._cancels: list[EventfdCancel] = []
+        self._never = EventfdCancel()
+        self._cancels = [self._never]
 
     def plan(self, kind: Kind) -> tuple[SandboxPlan, str]:
         plan = compile_plan(
@@ -64,7 +65,7 @@ class _Base:
         return self._cancels[-1]
 
     def patience(self) -> Patience:
-        return Patience(self.cancel(), 60.0, time.monotonic)
+        return Patience(self._never, 60.0, time.monotonic)
 
     def close(self) -> None:
         for cancel in self._cancels:
