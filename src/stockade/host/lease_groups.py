@@ -19,6 +19,7 @@ Moving a process waits for an RCU grace period, 6 to 25 ms, unless the last move
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -228,11 +229,12 @@ class Counters:
         )
         try:
             self.start_peak()
-        except (
-            OSError
-        ):  # EINVAL: before Linux 6.12 memory.peak can't be restarted; no peak is given
+        except OSError as error:
             os.close(self._peak)
             self._peak = None
+            # Before Linux 6.12 memory.peak can't be restarted: no peak is given.
+            if error.errno != errno.EINVAL:
+                raise
 
     def oom_kills(self) -> int:
         return counter(os.pread(self._memory, 4096, 0).decode(), "oom_kill")
